@@ -1,0 +1,1 @@
+//! Postgres connections in partitions (bulkheads), so that slow reports can never take checkout down.
