@@ -1,0 +1,101 @@
+//! How long a hold lasts, from what has been seen.
+
+use std::time::Duration;
+
+/// Ended holds that must have been seen before their average counts as evidence.
+const EVIDENCE: u64 = 8;
+
+/// Weight of the newest hold in the moving average, as a divisor. About the last 16 holds count, so
+/// that an estimate follows a change of the workload within one or two turns of a partition.
+const WINDOW: u64 = 16;
+
+/// The average of ended holds, and when one last ended.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HoldEstimate {
+    ended: u64,
+    average: Duration,
+    last_end: Duration,
+}
+
+impl HoldEstimate {
+    /// Takes in a hold of `length` that ended at `now`.
+    #[inline]
+    pub(super) fn record(&mut self, length: Duration, now: Duration) {
+        self.ended += 1;
+        self.last_end = now;
+        let weight = self.ended.min(WINDOW);
+        let old = nanos(self.average);
+        let new = nanos(length);
+        let next = if new >= old {
+            old + (new - old) / weight
+        } else {
+            old - (old - new) / weight
+        };
+        self.average = Duration::from_nanos(next);
+    }
+
+    /// The expected length of a hold, or `None` without evidence.
+    ///
+    /// It is the average of ended holds. When none has ended for longer than that average, it is the
+    /// larger of the average and `mean_age`, the mean age of the holds that run: in an incident
+    /// nothing ends, and the average would describe a past that is over. While holds do end, the age
+    /// of the others is not looked at: one leaked hold, an hour old, must not make a partition whose
+    /// other slots turn over in milliseconds refuse everyone.
+    pub(super) fn expected(&self, mean_age: Option<Duration>, now: Duration) -> Option<Duration> {
+        let average = (self.ended >= EVIDENCE).then_some(self.average);
+        let stalled = now.saturating_sub(self.last_end) > self.average;
+        let age = mean_age.filter(|age| stalled && !age.is_zero());
+        average.max(age)
+    }
+}
+
+/// `duration` in whole nanoseconds; above 584 years, the most that fits.
+pub(super) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn seen(lengths: impl IntoIterator<Item = u32>) -> (HoldEstimate, Duration) {
+        let mut estimate = HoldEstimate::default();
+        let mut now = Duration::ZERO;
+        for length in lengths {
+            now += MS * length;
+            estimate.record(MS * length, now);
+        }
+        (estimate, now)
+    }
+
+    #[test]
+    fn a_few_ended_holds_are_no_evidence() {
+        let (estimate, now) = seen([40; 7]);
+        assert_eq!(estimate.expected(None, now), None);
+        let (estimate, now) = seen([40; 8]);
+        assert_eq!(estimate.expected(None, now), Some(40 * MS));
+    }
+
+    #[test]
+    fn the_average_follows_a_change_of_the_workload() {
+        let (estimate, now) = seen([10; 100].into_iter().chain([1000; 40]));
+        assert!(estimate.expected(None, now).unwrap() > 900 * MS);
+    }
+
+    #[test]
+    fn when_nothing_ends_the_age_of_what_runs_counts() {
+        let (estimate, now) = seen([40; 20]);
+        let later = now + 10_000 * MS;
+        assert_eq!(estimate.expected(Some(9_000 * MS), later), Some(9_000 * MS));
+        assert_eq!(estimate.expected(Some(7 * MS), later), Some(40 * MS));
+    }
+
+    #[test]
+    fn a_leaked_hold_does_not_count_while_others_end() {
+        let (estimate, now) = seen([40; 20]);
+        let leaked = Some(3_600_000 * MS);
+        assert_eq!(estimate.expected(leaked, now + 2 * MS), Some(40 * MS));
+    }
+}

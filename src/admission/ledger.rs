@@ -1,0 +1,405 @@
+//! The ledger of one budget.
+//!
+//! A budget has a capacity C and classes c with `reserved[c]`, `max[c]` and a queue bound `q[c]`;
+//! `used[c]` counts held slots, `free = C - sum(used)`, `lack[c] = max(0, reserved[c] - used[c])`.
+//!
+//! ```text
+//! admit(c):  used[c] < max[c]  and  free > 0
+//!            and ( used[c] < reserved[c]  or  free > sum over j != c of lack[j] )
+//! ```
+//!
+//! Invariants, upheld here and checked after every step by `tests/it/ledger.rs`:
+//!
+//! 1. `sum(used) <= C`.
+//! 2. `used[c] <= max[c]`.
+//! 3. `free >= sum(lack)`: what is reserved is never lent. It is what makes the rule sound.
+//! 4. A class below its reservation is refused only behind its own waiters.
+//! 5. No admissible waiter is left waiting.
+//! 6. `waiting[c] <= q[c]`; checking and counting are one step.
+//! 7. First in, first out inside a class: nobody overtakes.
+//! 8. Nothing leaks: every granted hold is released once, every waiter leaves or is granted once.
+
+use std::time::Duration;
+
+use super::estimate::{HoldEstimate, nanos};
+use super::holds::Holds;
+use super::queue::Queue;
+use super::rules::{ClassId, ClassRules, HandOver, InvalidRules, Rules};
+
+/// The right to hold one slot. Only [`Ledger`] makes it, and it ends by [`Ledger::release`].
+#[must_use = "a hold that is not released is a slot lost for ever"]
+#[derive(Debug, PartialEq, Eq)]
+pub struct Hold {
+    class: ClassId,
+    key: usize,
+}
+
+impl Hold {
+    /// The class that holds the slot.
+    #[must_use]
+    pub const fn class(&self) -> ClassId {
+        self.class
+    }
+}
+
+/// A place in a queue. It ends when a [`Grant`] names its waiter, or by [`Ledger::leave`].
+#[must_use = "a waiter that goes away must leave the queue"]
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ticket {
+    class: ClassId,
+    key: usize,
+    seq: u64,
+}
+
+/// How long a caller can wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// What is left for the wait alone (an acquire timeout).
+    pub wait: Duration,
+    /// What is left for the wait and the work together (a caller's deadline), if there is one.
+    pub work: Option<Duration>,
+}
+
+impl Patience {
+    /// Waits at most `wait`, whatever the work takes.
+    #[must_use]
+    pub const fn wait(wait: Duration) -> Self {
+        Self { wait, work: None }
+    }
+}
+
+/// The answer to [`Ledger::admit`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Admission {
+    /// A slot, at once.
+    Granted(Hold),
+    /// A place in the queue.
+    Queued(Ticket),
+    /// No.
+    Refused(Refusal),
+}
+
+/// Why a call was refused, and when to come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Why.
+    pub cause: Cause,
+    /// The expected time until everyone who waits now, and one more, has had a slot; `None` without
+    /// evidence of how long a hold lasts.
+    pub retry_after: Option<Duration>,
+}
+
+/// Why a call was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cause {
+    /// No slot is free and the queue is at its bound.
+    QueueFull,
+    /// The wait (and the work, where the caller stated a deadline for both) would outlast the caller.
+    DeadlineTooShort {
+        /// The expected wait.
+        expected_wait: Duration,
+        /// The expected hold that follows it.
+        expected_hold: Duration,
+        /// What the caller had left: for the wait alone, or for both.
+        left: Duration,
+    },
+}
+
+/// A slot that a waiter was given.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a grant that nobody takes must be released"]
+pub struct Grant<W> {
+    /// The waiter, as it was given to [`Ledger::admit`].
+    pub waiter: W,
+    /// Its slot.
+    pub hold: Hold,
+}
+
+/// What a class looks like now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Figures {
+    /// Slots held.
+    pub used: u32,
+    /// Callers waiting.
+    pub waiting: u32,
+    /// Age of the oldest hold.
+    pub oldest_hold: Option<Duration>,
+    /// Expected length of a hold, once there is evidence.
+    pub expected_hold: Option<Duration>,
+    /// Expected wait of a caller that would queue now, once there is evidence.
+    pub expected_wait: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct Class<W> {
+    rules: ClassRules,
+    used: u32,
+    holds: Holds,
+    queue: Queue<W>,
+    estimate: HoldEstimate,
+}
+
+impl<W> Class<W> {
+    fn new(rules: ClassRules) -> Self {
+        Self {
+            rules,
+            used: 0,
+            holds: Holds::with_capacity(rules.max),
+            queue: Queue::new(),
+            estimate: HoldEstimate::default(),
+        }
+    }
+
+    fn lack(&self) -> u32 {
+        self.rules.reserved.saturating_sub(self.used)
+    }
+
+    fn waiting(&self) -> u32 {
+        u32::try_from(self.queue.len()).expect("bug: a queue bound is a u32")
+    }
+
+    fn expected_hold(&self, now: Duration) -> Option<Duration> {
+        self.estimate.expected(self.holds.mean_age(now), now)
+    }
+
+    /// Expected wait behind `ahead` others: with n slots one comes free every hold / n.
+    /// A borrower can count only on what it has: n = max(reserved, used).
+    fn expected_wait(&self, ahead: u32, now: Duration) -> Option<Duration> {
+        let hold = nanos(self.expected_hold(now)?);
+        let slots = self.rules.reserved.max(self.used).max(1);
+        let wait = u128::from(hold) * (u128::from(ahead) + 1) / u128::from(slots);
+        Some(Duration::from_nanos(
+            u64::try_from(wait).unwrap_or(u64::MAX),
+        ))
+    }
+
+    fn check_patience(&self, patience: Patience, now: Duration) -> Result<(), Cause> {
+        let Some(expected_hold) = self.expected_hold(now) else {
+            return Ok(());
+        };
+        let Some(expected_wait) = self.expected_wait(self.waiting(), now) else {
+            return Ok(());
+        };
+        let short = |left| Cause::DeadlineTooShort {
+            expected_wait,
+            expected_hold,
+            left,
+        };
+        if expected_wait > patience.wait {
+            return Err(short(patience.wait));
+        }
+        match patience.work {
+            Some(left) if expected_wait.saturating_add(expected_hold) > left => Err(short(left)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The admission ledger of one budget: pure, synchronous, without a clock.
+///
+/// `W` is whatever the caller uses to find a waiter again when it is granted a slot.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{Admission, ClassId, Ledger, Patience, Rules};
+///
+/// let mut ledger = Ledger::new(Rules::fixed(1, 1))?;
+/// let checkout = ClassId::new(0);
+/// let second = Patience::wait(Duration::from_secs(1));
+///
+/// let Admission::Granted(hold) = ledger.admit(checkout, Duration::ZERO, second, || "first") else {
+///     panic!("the slot is free");
+/// };
+/// let Admission::Queued(_) = ledger.admit(checkout, Duration::ZERO, second, || "second") else {
+///     panic!("the queue is empty");
+/// };
+/// let grant = ledger.release(hold, Duration::from_millis(40)).expect("somebody waits");
+/// assert_eq!(grant.waiter, "second");
+/// # ledger.release(grant.hold, Duration::from_millis(80));
+/// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
+/// ```
+#[derive(Debug)]
+pub struct Ledger<W> {
+    capacity: u32,
+    hand_over: HandOver,
+    classes: Vec<Class<W>>,
+    used: u32,
+    /// Sum of `lack` over all classes.
+    lack: u32,
+    next_seq: u64,
+}
+
+impl<W> Ledger<W> {
+    /// An empty ledger.
+    ///
+    /// # Errors
+    /// Rules that cannot be kept: see [`InvalidRules`].
+    pub fn new(rules: Rules) -> Result<Self, InvalidRules> {
+        rules.check()?;
+        Ok(Self {
+            capacity: rules.capacity,
+            hand_over: rules.hand_over,
+            lack: rules.classes.iter().map(|c| c.reserved).sum(),
+            classes: rules.classes.into_iter().map(Class::new).collect(),
+            used: 0,
+            next_seq: 0,
+        })
+    }
+
+    /// Asks for a slot for `class`.
+    ///
+    /// A slot is granted at once only if nobody of the same class waits (7). If the call must wait,
+    /// `waiter` is called for what the later [`Grant`] will carry. Costs the same with an empty queue
+    /// and with a full one.
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    #[inline]
+    pub fn admit(
+        &mut self,
+        class: ClassId,
+        now: Duration,
+        patience: Patience,
+        waiter: impl FnOnce() -> W,
+    ) -> Admission {
+        if let Some(hold) = self.try_admit(class, now) {
+            return Admission::Granted(hold);
+        }
+        match self.may_queue(class, now, patience) {
+            Ok(()) => Admission::Queued(self.enqueue(class, waiter())),
+            Err(refusal) => Admission::Refused(refusal),
+        }
+    }
+
+    /// A slot for `class` if one can be had now; never waits and overtakes nobody.
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    #[inline]
+    pub fn try_admit(&mut self, class: ClassId, now: Duration) -> Option<Hold> {
+        let free = self.classes[class.0].queue.is_empty() && self.admissible(class);
+        free.then(|| self.grant(class, now))
+    }
+
+    /// Gives a slot back. If that lets a waiter in, it is granted the slot in the same step (5).
+    #[inline]
+    pub fn release(&mut self, hold: Hold, now: Duration) -> Option<Grant<W>> {
+        self.take_back(&hold, now);
+        let class = self.next_class()?;
+        let waiter = self.classes[class.0].queue.pop()?;
+        let hold = self.grant(class, now);
+        debug_assert!(self.next_class().is_none(), "bug: one slot, two admissible");
+        Some(Grant { waiter, hold })
+    }
+
+    /// Takes a waiter out of its queue. `None` if it was granted a slot before: then the grant must
+    /// be released.
+    pub fn leave(&mut self, ticket: Ticket) -> Option<W> {
+        let queue = &mut self.classes[ticket.class.0].queue;
+        queue.remove(ticket.key, ticket.seq)
+    }
+
+    /// Takes every waiter out, oldest first inside a class.
+    pub fn leave_all(&mut self) -> Vec<W> {
+        let queues = self.classes.iter_mut().map(|class| &mut class.queue);
+        queues
+            .flat_map(|queue| std::iter::from_fn(|| queue.pop()))
+            .collect()
+    }
+
+    /// What `class` looks like now.
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    #[must_use]
+    pub fn figures(&self, class: ClassId, now: Duration) -> Figures {
+        let class = &self.classes[class.0];
+        Figures {
+            used: class.used,
+            waiting: class.waiting(),
+            oldest_hold: class.holds.oldest_age(now),
+            expected_hold: class.expected_hold(now),
+            expected_wait: class.expected_wait(class.waiting(), now),
+        }
+    }
+
+    /// Slots held by all classes together.
+    #[must_use]
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Slots of the budget.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// The rule at the top of this file, for `class`, whoever may be waiting.
+    #[must_use]
+    pub fn admissible(&self, class: ClassId) -> bool {
+        let c = &self.classes[class.0];
+        let free = self.capacity - self.used;
+        c.used < c.rules.max && free > 0 && (c.used < c.rules.reserved || free > self.lack)
+    }
+
+    fn may_queue(&self, class: ClassId, now: Duration, patience: Patience) -> Result<(), Refusal> {
+        let c = &self.classes[class.0];
+        let full = c.waiting() >= c.rules.queue;
+        let checked = if full {
+            Err(Cause::QueueFull)
+        } else {
+            c.check_patience(patience, now)
+        };
+        checked.map_err(|cause| Refusal {
+            cause,
+            retry_after: c.expected_wait(c.waiting(), now),
+        })
+    }
+
+    fn enqueue(&mut self, class: ClassId, waiter: W) -> Ticket {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        let key = self.classes[class.0].queue.push(waiter, seq);
+        Ticket { class, key, seq }
+    }
+
+    #[inline]
+    fn grant(&mut self, class: ClassId, now: Duration) -> Hold {
+        let c = &mut self.classes[class.0];
+        let before = c.lack();
+        c.used += 1;
+        self.used += 1;
+        self.lack -= before - c.lack();
+        let key = c.holds.begin(now);
+        Hold { class, key }
+    }
+
+    #[inline]
+    fn take_back(&mut self, hold: &Hold, now: Duration) {
+        let c = &mut self.classes[hold.class.0];
+        let since = c.holds.end(hold.key);
+        c.estimate.record(now.saturating_sub(since), now);
+        let before = c.lack();
+        c.used -= 1;
+        debug_assert_eq!(c.holds.len(), c.used as usize);
+        self.used -= 1;
+        self.lack += c.lack() - before;
+    }
+
+    /// The class whose head is to have the next free slot.
+    #[inline]
+    fn next_class(&self) -> Option<ClassId> {
+        let mut ready = (0..self.classes.len())
+            .map(ClassId)
+            .filter(|c| !self.classes[c.0].queue.is_empty() && self.admissible(*c));
+        match self.hand_over {
+            HandOver::OldestFirst => ready.min_by_key(|c| self.classes[c.0].queue.head_seq()),
+            HandOver::DeclaredOrder => ready.next(),
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The admission rule: who gets a slot, who waits, and who is refused.
+//!
+//! Everything here is pure: it takes `now` as a [`Duration`](std::time::Duration) since an origin of
+//! the caller's choice, reads no clock, and knows no driver and no runtime. The pool drives it through
+//! [`Bulkhead`](crate::bulkhead::Bulkhead); a simulator can drive the very same code over a virtual
+//! clock.
+
+mod estimate;
+mod holds;
+mod ledger;
+mod queue;
+mod rules;
+
+pub use ledger::{Admission, Cause, Figures, Grant, Hold, Ledger, Patience, Refusal, Ticket};
+pub use rules::{ClassId, ClassRules, HandOver, InvalidRules, Rules};

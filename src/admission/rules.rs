@@ -1,0 +1,153 @@
+//! What the owner decides about a budget before the first call: capacity, classes, order.
+
+/// A class of a budget: its position in [`Rules::classes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClassId(pub(super) usize);
+
+impl ClassId {
+    /// The class at `index` of [`Rules::classes`].
+    #[must_use]
+    pub const fn new(index: usize) -> Self {
+        Self(index)
+    }
+
+    /// Its position in [`Rules::classes`].
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0
+    }
+}
+
+/// The limits of one class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassRules {
+    /// Slots that are guaranteed to this class and never lent to another.
+    pub reserved: u32,
+    /// The most slots that this class may hold.
+    pub max: u32,
+    /// The most callers that may wait. With 0, a caller that finds no slot is refused at once.
+    pub queue: u32,
+}
+
+impl ClassRules {
+    /// A fixed bulkhead: `size` slots, all of them reserved.
+    #[must_use]
+    pub const fn fixed(size: u32, queue: u32) -> Self {
+        Self {
+            reserved: size,
+            max: size,
+            queue,
+        }
+    }
+}
+
+/// Which class is looked at first when a slot comes free.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HandOver {
+    /// The caller that has waited longest, whatever its class.
+    #[default]
+    OldestFirst,
+    /// The classes in the order of [`Rules::classes`]: the most critical first.
+    DeclaredOrder,
+}
+
+/// Capacity, classes and hand-over of one budget.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Slots of the budget.
+    pub capacity: u32,
+    /// Its classes. Their order is that of [`HandOver::DeclaredOrder`].
+    pub classes: Vec<ClassRules>,
+    /// Which class is looked at first when a slot comes free.
+    pub hand_over: HandOver,
+}
+
+impl Rules {
+    /// A budget with one class that may hold all of it.
+    #[must_use]
+    pub fn fixed(size: u32, queue: u32) -> Self {
+        Self {
+            capacity: size,
+            classes: vec![ClassRules::fixed(size, queue)],
+            hand_over: HandOver::default(),
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), InvalidRules> {
+        if self.classes.is_empty() {
+            return Err(InvalidRules::NoClass);
+        }
+        for (class, rules) in self.classes.iter().enumerate() {
+            let (reserved, max) = (rules.reserved, rules.max);
+            if max == 0 {
+                return Err(InvalidRules::NoSlots { class });
+            }
+            if reserved > max {
+                return Err(InvalidRules::ReservedAboveMax {
+                    class,
+                    reserved,
+                    max,
+                });
+            }
+            if max > self.capacity {
+                return Err(InvalidRules::MaxAboveCapacity {
+                    class,
+                    max,
+                    capacity: self.capacity,
+                });
+            }
+        }
+        let reserved = self.classes.iter().map(|c| u64::from(c.reserved)).sum();
+        if reserved > u64::from(self.capacity) {
+            return Err(InvalidRules::Overcommitted {
+                reserved,
+                capacity: self.capacity,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// [`Rules`] that no ledger can keep.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidRules {
+    /// There is no class.
+    #[error("a budget needs at least one class")]
+    NoClass,
+    /// A class could never hold a slot.
+    #[error("class {class}: max must be at least 1")]
+    NoSlots {
+        /// Position of the class.
+        class: usize,
+    },
+    /// A class reserves more than it may hold.
+    #[error("class {class}: reserved {reserved} is above max {max}")]
+    ReservedAboveMax {
+        /// Position of the class.
+        class: usize,
+        /// Its `reserved`.
+        reserved: u32,
+        /// Its `max`.
+        max: u32,
+    },
+    /// A class may hold more than there is.
+    #[error("class {class}: max {max} is above the budget's capacity {capacity}")]
+    MaxAboveCapacity {
+        /// Position of the class.
+        class: usize,
+        /// Its `max`.
+        max: u32,
+        /// The budget's capacity.
+        capacity: u32,
+    },
+    /// More is reserved than there is.
+    #[error("the classes reserve {reserved} slots together; the budget has {capacity}")]
+    Overcommitted {
+        /// The sum of all `reserved`.
+        reserved: u64,
+        /// The budget's capacity.
+        capacity: u32,
+    },
+}

@@ -1,0 +1,338 @@
+//! Waiting for a slot: an admission ledger under one lock, and the callers that wait.
+//!
+//! A [`Bulkhead`] hands out [`Permit`]s. It needs no runtime and sets no timer: whoever waits puts the
+//! limit around the wait, and dropping a wait leaves the queue. What else changes hands together with
+//! a slot (for the pool: an idle connection) is a [`Stock`], kept under the same lock, so that a
+//! waiter is given both in one step.
+//!
+//! 1. A dropped [`Waiting`] is gone from the queue at once; a grant that crosses it is passed on.
+//! 2. A dropped [`Permit`] gives its slot back, also in a panic.
+//! 3. No waker is called, and no item dropped, while the lock is held.
+//! 4. After [`Bulkhead::close`] nobody is granted a slot, and every waiter is told.
+
+#[cfg(all(test, partitioned_pool_model))]
+mod model;
+mod state;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use crate::admission::{
+    ClassId, Figures, Hold, InvalidRules, Ledger, Patience, Refusal, Rules, Ticket,
+};
+use crate::sync::{Arc, Clock, Mutex, MutexGuard, PoisonError};
+
+use state::{Answer, State};
+
+/// Things that change hands together with a slot.
+pub trait Stock {
+    /// One of them.
+    type Item;
+
+    /// The item that goes out with a slot of `class`, if there is one.
+    fn take(&mut self, class: ClassId) -> Option<Self::Item>;
+
+    /// Takes back an item that came with a slot of `class`. Returns whom to wake, if it went to
+    /// somebody.
+    fn put(&mut self, class: ClassId, item: Self::Item) -> Option<Waker>;
+}
+
+/// No stock: slots alone.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoStock;
+
+impl Stock for NoStock {
+    type Item = std::convert::Infallible;
+
+    fn take(&mut self, _: ClassId) -> Option<Self::Item> {
+        None
+    }
+
+    fn put(&mut self, _: ClassId, item: Self::Item) -> Option<Waker> {
+        match item {}
+    }
+}
+
+/// A slot, and the item that came with it.
+pub type Granted<S> = (Permit<S>, Option<<S as Stock>::Item>);
+
+/// The answer to [`Bulkhead::request`].
+#[must_use]
+pub enum Request<S: Stock> {
+    /// A slot, at once.
+    Granted(Permit<S>, Option<S::Item>),
+    /// A place in the queue: await it.
+    Waiting(Waiting<S>),
+    /// No.
+    Refused(Refusal, Figures),
+    /// No: the bulkhead is closed.
+    Closed,
+}
+
+/// The bulkhead was closed while the caller waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed;
+
+struct Shared<S: Stock> {
+    state: Mutex<State<S>>,
+    clock: Clock,
+}
+
+impl<S: Stock> Shared<S> {
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, State<S>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline]
+    fn finish(&self, hold: Hold, item: Option<S::Item>) {
+        let now = self.clock.now();
+        let wakes = self.lock().finish(hold, item, now);
+        wakes.wake();
+    }
+}
+
+/// A bounded number of slots, shared by one or more classes.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{ClassId, Patience, Rules};
+/// use partitioned_pool::bulkhead::{Bulkhead, NoStock, Request};
+///
+/// let bulkhead = Bulkhead::new(Rules::fixed(1, 0), NoStock)?;
+/// let patience = Patience::wait(Duration::from_secs(1));
+/// let Request::Granted(permit, None) = bulkhead.request(ClassId::new(0), patience) else {
+///     panic!("the slot is free");
+/// };
+/// assert!(matches!(bulkhead.request(ClassId::new(0), patience), Request::Refused(..)));
+/// drop(permit);
+/// assert!(bulkhead.try_acquire(ClassId::new(0)).is_some());
+/// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
+/// ```
+pub struct Bulkhead<S: Stock> {
+    shared: Arc<Shared<S>>,
+}
+
+impl<S: Stock> Clone for Bulkhead<S> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<S: Stock> Bulkhead<S> {
+    /// A bulkhead in which every slot is free.
+    ///
+    /// # Errors
+    /// Rules that cannot be kept: see [`InvalidRules`].
+    pub fn new(rules: Rules, stock: S) -> Result<Self, InvalidRules> {
+        let state = State::new(Ledger::new(rules)?, stock);
+        Ok(Self {
+            shared: Arc::new(Shared {
+                state: Mutex::new(state),
+                clock: Clock::start(),
+            }),
+        })
+    }
+
+    /// Asks for a slot: at once, in the queue, or not at all.
+    ///
+    /// An answer that is not [`Request::Waiting`] costs no allocation and no timer.
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    #[inline]
+    pub fn request(&self, class: ClassId, patience: Patience) -> Request<S> {
+        let now = self.shared.clock.now();
+        let answer = self.shared.lock().request(class, now, patience);
+        match answer {
+            Answer::Granted(hold, item) => Request::Granted(self.permit(hold), item),
+            Answer::Queued(ticket, cell) => Request::Waiting(Waiting {
+                shared: Arc::clone(&self.shared),
+                place: Some((ticket, cell)),
+            }),
+            Answer::Refused(refusal, figures) => Request::Refused(refusal, figures),
+            Answer::Closed => Request::Closed,
+        }
+    }
+
+    /// A slot if one is free now and nobody waits for it.
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    #[inline]
+    pub fn try_acquire(&self, class: ClassId) -> Option<Granted<S>> {
+        let now = self.shared.clock.now();
+        let (hold, item) = self.shared.lock().try_acquire(class, now)?;
+        Some((self.permit(hold), item))
+    }
+
+    /// What `class` looks like now.
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    #[must_use]
+    pub fn figures(&self, class: ClassId) -> Figures {
+        let now = self.shared.clock.now();
+        self.shared.lock().ledger.figures(class, now)
+    }
+
+    /// The time on this bulkhead's clock, since it was made.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.shared.clock.now()
+    }
+
+    /// Looks at, or changes, the stock under the lock.
+    ///
+    /// `look` must not call back into the bulkhead, wake anybody, or drop items.
+    pub fn with_stock<R>(&self, look: impl FnOnce(&mut S) -> R) -> R {
+        look(&mut self.shared.lock().stock)
+    }
+
+    /// Grants nothing from now on and tells everyone who waits. Slots that are held stay held.
+    pub fn close(&self) {
+        let wakes = self.shared.lock().close();
+        wakes.wake();
+    }
+
+    /// Whether [`close`](Self::close) was called.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.shared.lock().closed
+    }
+
+    /// Completes as soon as no slot is held.
+    ///
+    /// # Cancel safety
+    /// Dropping it changes nothing.
+    pub async fn drained(&self) {
+        std::future::poll_fn(|cx| self.shared.lock().poll_drained(cx)).await;
+    }
+
+    #[inline]
+    fn permit(&self, hold: Hold) -> Permit<S> {
+        Permit {
+            shared: Arc::clone(&self.shared),
+            hold: Some(hold),
+        }
+    }
+}
+
+impl<S: Stock> fmt::Debug for Bulkhead<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.shared.lock();
+        f.debug_struct("Bulkhead")
+            .field("capacity", &state.ledger.capacity())
+            .field("used", &state.ledger.used())
+            .field("closed", &state.closed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The right to one slot. Dropping it gives the slot back.
+#[must_use = "dropping a permit gives its slot back"]
+pub struct Permit<S: Stock> {
+    shared: Arc<Shared<S>>,
+    hold: Option<Hold>,
+}
+
+impl<S: Stock> Permit<S> {
+    /// Gives the slot back together with `item`: the next waiter is given both in one step.
+    #[inline]
+    pub fn give_back(mut self, item: S::Item) {
+        let hold = self.hold.take();
+        self.shared
+            .finish(hold.expect("bug: a permit without a slot"), Some(item));
+    }
+
+    /// The bulkhead that the slot belongs to.
+    #[must_use]
+    pub fn bulkhead(&self) -> Bulkhead<S> {
+        Bulkhead {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<S: Stock> Drop for Permit<S> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(hold) = self.hold.take() {
+            self.shared.finish(hold, None);
+        }
+    }
+}
+
+impl<S: Stock> fmt::Debug for Permit<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit").field("hold", &self.hold).finish()
+    }
+}
+
+/// A caller in the queue.
+///
+/// # Cancel safety
+/// Dropping it leaves the queue; a slot that was granted in that moment goes to the next waiter.
+#[must_use = "a wait does nothing unless it is awaited"]
+pub struct Waiting<S: Stock> {
+    shared: Arc<Shared<S>>,
+    /// `None` once the wait has ended.
+    place: Option<(Ticket, usize)>,
+}
+
+impl<S: Stock> Future for Waiting<S> {
+    type Output = Result<Granted<S>, Closed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let (_, cell) = *self.place.as_ref().expect("bug: polled after its end");
+        let Poll::Ready(answer) = self.shared.lock().poll_waiting(cell, cx) else {
+            return Poll::Pending;
+        };
+        self.place = None;
+        let granted = answer.map(|(hold, item)| {
+            let permit = Permit {
+                shared: Arc::clone(&self.shared),
+                hold: Some(hold),
+            };
+            (permit, item)
+        });
+        Poll::Ready(granted)
+    }
+}
+
+impl<S: Stock> Drop for Waiting<S> {
+    fn drop(&mut self) {
+        let Some((ticket, cell)) = self.place.take() else {
+            return;
+        };
+        let crossed = self.shared.lock().leave(ticket, cell);
+        if let Some((hold, item)) = crossed {
+            self.shared.finish(hold, item);
+        }
+    }
+}
+
+impl<S: Stock> fmt::Debug for Waiting<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiting")
+            .field("place", &self.place)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: Stock> fmt::Debug for Request<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Granted(..) => "Granted",
+            Self::Waiting(_) => "Waiting",
+            Self::Refused(..) => "Refused",
+            Self::Closed => "Closed",
+        })
+    }
+}

@@ -1,0 +1,1 @@
+//! Every interleaving of the waiting floor, by a model checker.
