@@ -2,8 +2,24 @@
 
 pub mod admission;
 pub mod bulkhead;
+pub mod config;
+pub mod driver;
+#[cfg(feature = "tokio-postgres")]
+#[path = "driver/tokio_postgres/mod.rs"]
+pub mod driver_tokio_postgres;
+pub mod error;
+pub mod observe;
+mod pool;
+mod session;
+mod status;
 #[cfg(not(partitioned_pool_model))]
 mod sync;
 #[cfg(partitioned_pool_model)]
 #[path = "sync_model.rs"]
 mod sync;
+
+pub use driver::Driver;
+#[cfg(feature = "tokio-postgres")]
+pub use driver_tokio_postgres::TokioPostgres;
+pub use pool::{CloseReport, Connection, Deadline, Partition, PartitionedPool, StillHeld};
+pub use status::{PartitionStatus, PoolStatus};
