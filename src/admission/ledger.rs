@@ -32,6 +32,7 @@ use super::rules::{ClassId, ClassRules, HandOver, InvalidRules, Rules};
 pub struct Hold {
     class: ClassId,
     key: usize,
+    since: Duration,
 }
 
 impl Hold {
@@ -39,6 +40,12 @@ impl Hold {
     #[must_use]
     pub const fn class(&self) -> ClassId {
         self.class
+    }
+
+    /// When the slot was granted.
+    #[must_use]
+    pub const fn since(&self) -> Duration {
+        self.since
     }
 }
 
@@ -376,7 +383,11 @@ impl<W> Ledger<W> {
         self.used += 1;
         self.lack -= before - c.lack();
         let key = c.holds.begin(now);
-        Hold { class, key }
+        Hold {
+            class,
+            key,
+            since: now,
+        }
     }
 
     #[inline]

@@ -35,9 +35,17 @@ pub trait Stock {
     /// The item that goes out with a slot of `class`, if there is one.
     fn take(&mut self, class: ClassId) -> Option<Self::Item>;
 
-    /// Takes back an item that came with a slot of `class`. Returns whom to wake, if it went to
-    /// somebody.
-    fn put(&mut self, class: ClassId, item: Self::Item) -> Option<Waker>;
+    /// Takes back, at `now`, an item that came with a slot of `class`. Returns whom to wake, if it
+    /// went to somebody.
+    ///
+    /// # Errors
+    /// The item itself, if it cannot be kept.
+    fn put(
+        &mut self,
+        class: ClassId,
+        item: Self::Item,
+        now: Duration,
+    ) -> Result<Option<Waker>, Self::Item>;
 }
 
 /// No stock: slots alone.
@@ -51,7 +59,12 @@ impl Stock for NoStock {
         None
     }
 
-    fn put(&mut self, _: ClassId, item: Self::Item) -> Option<Waker> {
+    fn put(
+        &mut self,
+        _: ClassId,
+        item: Self::Item,
+        _: Duration,
+    ) -> Result<Option<Waker>, Self::Item> {
         match item {}
     }
 }
@@ -88,10 +101,11 @@ impl<S: Stock> Shared<S> {
     }
 
     #[inline]
-    fn finish(&self, hold: Hold, item: Option<S::Item>) {
+    fn finish(&self, hold: Hold, item: Option<S::Item>) -> Option<S::Item> {
         let now = self.clock.now();
-        let wakes = self.lock().finish(hold, item, now);
+        let (wakes, refused) = self.lock().finish(hold, item, now);
         wakes.wake();
+        refused
     }
 }
 
@@ -244,11 +258,19 @@ pub struct Permit<S: Stock> {
 
 impl<S: Stock> Permit<S> {
     /// Gives the slot back together with `item`: the next waiter is given both in one step.
+    /// Returns the item if the stock does not keep it; the slot is given back all the same.
     #[inline]
-    pub fn give_back(mut self, item: S::Item) {
+    pub fn give_back(mut self, item: S::Item) -> Option<S::Item> {
         let hold = self.hold.take();
-        self.shared
-            .finish(hold.expect("bug: a permit without a slot"), Some(item));
+        let hold = hold.expect("bug: a permit without a slot");
+        self.shared.finish(hold, Some(item))
+    }
+
+    /// When the slot was granted, on the clock of its bulkhead.
+    #[must_use]
+    #[inline]
+    pub fn since(&self) -> Duration {
+        self.hold.as_ref().map_or(Duration::ZERO, Hold::since)
     }
 
     /// The bulkhead that the slot belongs to.

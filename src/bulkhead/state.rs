@@ -101,10 +101,19 @@ impl<S: Stock> State<S> {
     }
 
     #[inline]
-    pub(super) fn finish(&mut self, hold: Hold, item: Option<S::Item>, now: Duration) -> Wakes {
+    pub(super) fn finish(
+        &mut self,
+        hold: Hold,
+        item: Option<S::Item>,
+        now: Duration,
+    ) -> (Wakes, Option<S::Item>) {
         let mut wakes = Wakes::default();
+        let mut refused = None;
         if let Some(item) = item {
-            wakes.first = self.stock.put(hold.class(), item);
+            match self.stock.put(hold.class(), item, now) {
+                Ok(waker) => wakes.first = waker,
+                Err(item) => refused = Some(item),
+            }
         }
         if let Some(grant) = self.ledger.release(hold, now) {
             wakes.second = self.deliver(grant);
@@ -112,7 +121,7 @@ impl<S: Stock> State<S> {
         if self.ledger.used() == 0 && !self.draining.is_empty() {
             wakes.more = mem::take(&mut self.draining);
         }
-        wakes
+        (wakes, refused)
     }
 
     fn deliver(&mut self, grant: Grant<usize>) -> Option<Waker> {

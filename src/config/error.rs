@@ -31,6 +31,15 @@ impl ConfigError {
         }
     }
 
+    /// The error for what a driver says of fields: at least one of `(field, problem)`.
+    pub(crate) fn of_fields(fields: Vec<(String, String)>) -> Self {
+        let problems = fields
+            .into_iter()
+            .map(|(f, p)| Problem::new(f, p))
+            .collect();
+        Self { problems }
+    }
+
     /// Every problem found, in the order of the configuration; never empty.
     pub fn problems(&self) -> &[Problem] {
         &self.problems

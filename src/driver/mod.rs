@@ -1,0 +1,103 @@
+//! What the pool asks of a driver.
+//!
+//! Connections are created and checked through deadpool's [`Manager`]; [`Driver`] adds what a manager
+//! cannot say: whether a backend is quiet, how to make it so, and how to see its end.
+
+use std::fmt;
+use std::future::Future;
+
+use deadpool::managed::Manager;
+
+use crate::config::PartitionSettings;
+use crate::error::Failure;
+
+/// What is known of a connection's backend, without asking it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Readiness {
+    /// Every request is answered and no transaction is open.
+    Quiet,
+    /// Something is unanswered, open or uncertain.
+    Unsettled,
+    /// The connection has ended.
+    Lost,
+}
+
+/// How the end of a connection was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum End {
+    /// The server closed its side: the backend is gone.
+    Seen,
+    /// We let go without seeing it.
+    Unseen,
+}
+
+/// Where connections of a partition go to, without any secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Hosts and ports, as stated: `db1:5432,db2:5432`, or the directory of a socket.
+    pub hosts: String,
+    /// The role.
+    pub user: String,
+    /// The database.
+    pub database: String,
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            hosts,
+            user,
+            database,
+        } = self;
+        write!(f, "{database} on {hosts} as {user}")
+    }
+}
+
+/// Rows of a query by the simple protocol: text, or `None` for NULL.
+pub type Rows = Vec<Vec<Option<String>>>;
+
+/// A Postgres driver, for one partition.
+///
+/// `create` makes a connection whose session limits are in force; `recycle` asks the server whether a
+/// connection still lives.
+pub trait Driver: Manager<Type: Send, Error: Send> + Sized + 'static {
+    /// What the guard of a connection derefs to.
+    type Client;
+
+    /// A driver for a partition. It connects to nothing yet.
+    ///
+    /// # Errors
+    /// What is wrong with the partition's `url`, without repeating it.
+    fn new(settings: &PartitionSettings) -> Result<Self, String>;
+
+    /// Where it connects to.
+    fn endpoint(&self) -> &Endpoint;
+
+    /// What the guard derefs to.
+    fn client(connection: &Self::Type) -> &Self::Client;
+
+    /// What the guard derefs to, mutably.
+    fn client_mut(connection: &mut Self::Type) -> &mut Self::Client;
+
+    /// What is known of the backend, at no cost.
+    fn readiness(connection: &Self::Type) -> Readiness;
+
+    /// The return path of a connection that is not quiet: makes it so within a bound of its own, or
+    /// tells that it cannot.
+    fn settle(&self, connection: &mut Self::Type) -> impl Future<Output = Readiness> + Send;
+
+    /// Ends a connection, and its backend, within a bound of its own.
+    fn close(&self, connection: Self::Type) -> impl Future<Output = End> + Send;
+
+    /// Runs `sql` by the simple protocol.
+    fn query(
+        &self,
+        connection: &mut Self::Type,
+        sql: &str,
+    ) -> impl Future<Output = Result<Rows, Failure>> + Send;
+
+    /// The driver's error, as ours.
+    fn failure(error: Self::Error) -> Failure;
+}

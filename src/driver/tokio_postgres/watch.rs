@@ -1,0 +1,347 @@
+//! What a connection's backend is doing, known without asking it.
+//!
+//! tokio-postgres tells neither how many requests are unanswered nor whether a transaction is open.
+//! Both are on the wire. [`Tap`] is a stream that counts what passes; [`Watched`] is the connection's
+//! task, and publishes a verdict at the end of each of its polls.
+//!
+//! The backend is quiet if the last verdict says so and nothing has happened since:
+//!
+//! 1. every request (Query, Sync, FunctionCall, startup) has its ReadyForQuery, the last of which said
+//!    "idle", and all that was written has left our buffers;
+//! 2. the last poll read the socket dry and handed on all that it read: a row stream that outlived
+//!    its guard, and holds answers back, makes the connection unsettled, not quiet;
+//! 3. nobody has handed the task a request since (`WOKEN`), and it is not being polled (`POLLING`).
+//!    Both marks and the verdict are in ONE atomic, set by one store when a poll starts: with two, a
+//!    request could slip between them.
+//! 4. No COPY IN has ended since the last fence. tokio-postgres sends Sync twice for a COPY IN, and
+//!    Postgres swallows the first unless the COPY failed before, so that answers may be off by one.
+
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+
+use super::wire::{Frame, Frames};
+
+/// Somebody handed the task a request, or the socket woke it.
+const WOKEN: u8 = 1;
+/// The task is being polled.
+const POLLING: u8 = 2;
+/// The verdict of the last poll, shifted out of the way of the marks.
+const VERDICT: u32 = 2;
+
+/// What the wire says of a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Verdict {
+    /// Something is unanswered, or may be.
+    Busy = 0,
+    /// Every request is answered, and no transaction is open.
+    Quiet = 1,
+    /// Every request is answered, and a transaction is open or has failed.
+    InTransaction = 2,
+    /// A COPY IN has ended: a fence must prove the order of the answers.
+    Unfenced = 3,
+    /// The counts do not add up, and never will again.
+    Broken = 4,
+}
+
+/// The shared knowledge of one connection. Only its task writes the counts.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    state: AtomicU8,
+    sent: AtomicU64,
+    answered: AtomicU64,
+    /// The status byte of the last ReadyForQuery.
+    status: AtomicU8,
+    copied: AtomicBool,
+    broken: AtomicBool,
+    /// In this poll: the socket was read until it had nothing left, and all writing has left us.
+    read_dry: AtomicBool,
+    flushed: AtomicBool,
+    /// The server has closed its side.
+    ended: AtomicBool,
+    /// The server has said that it is about to.
+    ending: AtomicBool,
+    listeners: AtomicBool,
+    changed: Notify,
+    task: Mutex<Option<Waker>>,
+}
+
+impl Watch {
+    /// What is known now.
+    #[inline]
+    pub(super) fn verdict(&self) -> Verdict {
+        match self.state.load(Ordering::Acquire) {
+            QUIET => Verdict::Quiet,
+            IN_TRANSACTION => Verdict::InTransaction,
+            UNFENCED => Verdict::Unfenced,
+            state if state >> VERDICT == Verdict::Broken as u8 => Verdict::Broken,
+            _ => Verdict::Busy,
+        }
+    }
+
+    /// Whether the server has closed its side: then the backend is gone.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Whether the server has said that it ends the session.
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Acquire)
+    }
+
+    fn owes_nothing(&self) -> bool {
+        self.answered.load(Ordering::Relaxed) >= self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Requests that were answered so far.
+    pub(super) fn answered(&self) -> u64 {
+        self.answered.load(Ordering::Acquire)
+    }
+
+    /// A fence is about to prove the order of the answers; without its own answer, the connection
+    /// must not be used again.
+    pub(super) fn fence(&self) {
+        self.copied.store(false, Ordering::Release);
+    }
+
+    /// Completes when `done` holds, looking again after each poll of the task.
+    pub(super) async fn until(&self, done: impl Fn(&Self) -> bool) {
+        loop {
+            self.listeners.store(true, Ordering::SeqCst);
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if done(self) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    fn judge(&self) -> Verdict {
+        let sent = self.sent.load(Ordering::Relaxed);
+        let answered = self.answered.load(Ordering::Relaxed);
+        let passed_on =
+            self.read_dry.load(Ordering::Relaxed) && self.flushed.load(Ordering::Relaxed);
+        if self.broken.load(Ordering::Relaxed) || answered > sent {
+            self.broken.store(true, Ordering::Relaxed);
+            Verdict::Broken
+        } else if answered < sent || !passed_on {
+            Verdict::Busy
+        } else if self.status.load(Ordering::Relaxed) != b'I' {
+            Verdict::InTransaction
+        } else if self.copied.load(Ordering::Acquire) {
+            Verdict::Unfenced
+        } else {
+            Verdict::Quiet
+        }
+    }
+
+    fn poll_starts(&self) {
+        self.state.store(POLLING, Ordering::SeqCst);
+        self.read_dry.store(false, Ordering::Relaxed);
+        self.flushed.store(false, Ordering::Relaxed);
+    }
+
+    fn poll_ends(&self) {
+        let verdict = (self.judge() as u8) << VERDICT;
+        self.state.fetch_xor(POLLING | verdict, Ordering::SeqCst);
+        if self.listeners.swap(false, Ordering::SeqCst) {
+            self.changed.notify_waiters();
+        }
+    }
+}
+
+const QUIET: u8 = (Verdict::Quiet as u8) << VERDICT;
+const IN_TRANSACTION: u8 = (Verdict::InTransaction as u8) << VERDICT;
+const UNFENCED: u8 = (Verdict::Unfenced as u8) << VERDICT;
+
+impl Wake for Watch {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.state.fetch_or(WOKEN, Ordering::SeqCst);
+        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let task = task.clone();
+        task.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// A stream that counts the messages that pass.
+#[derive(Debug)]
+pub(super) struct Tap<S> {
+    stream: S,
+    watch: Arc<Watch>,
+    from_client: Frames,
+    from_server: Frames,
+    /// The last message of the client was CopyDone or CopyFail.
+    copy_ended: bool,
+}
+
+impl<S> Tap<S> {
+    pub(super) fn new(stream: S, watch: Arc<Watch>) -> Self {
+        Self {
+            stream,
+            watch,
+            from_client: Frames::of_client(),
+            from_server: Frames::of_server(),
+            copy_ended: false,
+        }
+    }
+
+    fn sent(&mut self, bytes: &[u8]) {
+        let (watch, copy_ended) = (&self.watch, &mut self.copy_ended);
+        self.from_client.feed(bytes, |frame| {
+            match frame.tag {
+                b'S' if *copy_ended => {}
+                0 | b'Q' | b'S' | b'F' => add_one(&watch.sent),
+                b'c' | b'f' => watch.copied.store(true, Ordering::Relaxed),
+                _ => {}
+            }
+            *copy_ended = matches!(frame.tag, b'c' | b'f');
+        });
+        self.check();
+    }
+
+    fn received(&mut self, bytes: &[u8]) {
+        let watch = &self.watch;
+        self.from_server.feed(bytes, |frame| match frame {
+            Frame {
+                tag: b'Z',
+                first: Some(status),
+            } => {
+                watch.status.store(status, Ordering::Relaxed);
+                add_one(&watch.answered);
+            }
+            // An error that answers nothing is the server's last word.
+            Frame { tag: b'E', .. } if watch.owes_nothing() => {
+                watch.ending.store(true, Ordering::Release);
+            }
+            _ => {}
+        });
+        self.check();
+    }
+
+    fn check(&self) {
+        if self.from_client.is_lost() || self.from_server.is_lost() {
+            self.watch.broken.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The task is the only writer.
+fn add_one(count: &AtomicU64) {
+    let next = count.load(Ordering::Relaxed) + 1;
+    count.store(next, Ordering::Release);
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Tap<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        match Pin::new(&mut self.stream).poll_read(cx, buf) {
+            Poll::Pending => {
+                self.watch.read_dry.store(true, Ordering::Relaxed);
+                Poll::Pending
+            }
+            Poll::Ready(Ok(())) => {
+                match &buf.filled()[before..] {
+                    [] => self.watch.ended.store(true, Ordering::Release),
+                    bytes => self.received(bytes),
+                }
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(error)) => {
+                if error.kind() == io::ErrorKind::ConnectionReset {
+                    self.watch.ended.store(true, Ordering::Release);
+                }
+                Poll::Ready(Err(error))
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Tap<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
+        self.sent(&bytes[..written]);
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        self.watch.flushed.store(true, Ordering::Relaxed);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Says that we are done, and completes when the server has closed its side, too.
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+        let mut scrap = [0; 512];
+        while !self.watch.has_ended() {
+            let mut scrap = ReadBuf::new(&mut scrap);
+            ready!(self.as_mut().poll_read(cx, &mut scrap))?;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A connection's task, watched.
+#[derive(Debug)]
+pub(super) struct Watched<F> {
+    connection: F,
+    watch: Arc<Watch>,
+    waker: Waker,
+}
+
+impl<F> Watched<F> {
+    pub(super) fn new(connection: F, watch: Arc<Watch>) -> Self {
+        let waker = Waker::from(Arc::clone(&watch));
+        Self {
+            connection,
+            watch,
+            waker,
+        }
+    }
+
+    fn wake_also(&self, waker: &Waker) {
+        let mut task = self
+            .watch
+            .task
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        match &mut *task {
+            Some(known) => known.clone_from(waker),
+            None => *task = Some(waker.clone()),
+        }
+    }
+}
+
+impl<F: Future + Unpin> Future for Watched<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        self.wake_also(cx.waker());
+        self.watch.poll_starts();
+        let this = &mut *self;
+        let mut inner = Context::from_waker(&this.waker);
+        let polled = Pin::new(&mut this.connection).poll(&mut inner);
+        this.watch.poll_ends();
+        polled
+    }
+}

@@ -1,0 +1,385 @@
+//! What can go wrong, by type: a rejection by us, or a failure of the database or the way to it.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::status::Seconds;
+
+/// A part of acquiring a connection. One deadline runs over all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Phase {
+    /// Waiting for a slot.
+    Wait,
+    /// Opening a connection: address, TLS, authentication, session limits.
+    Connect,
+    /// Checking a connection that was idle for long.
+    Validate,
+}
+
+impl Phase {
+    /// A short lower-case name, for logs and metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Wait => "wait",
+            Self::Connect => "connect",
+            Self::Validate => "validate",
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why a call was refused without asking the database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// No slot is free and the queue is at its bound.
+    QueueFull,
+    /// No slot is free, and the caller did not want to wait.
+    NoFreeSlot,
+    /// The expected wait (and work) would outlast what the caller has left.
+    DeadlineTooShort {
+        /// The expected wait.
+        expected_wait: Duration,
+        /// The expected hold that follows it.
+        expected_hold: Duration,
+        /// What the caller had left.
+        left: Duration,
+    },
+    /// No slot came free before the acquire timeout or the caller's deadline.
+    WaitTimeout,
+    /// The pool is closed or closing.
+    Closed,
+}
+
+impl Reason {
+    /// A short lower-case name, for logs and metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::QueueFull => "queue_full",
+            Self::NoFreeSlot => "no_free_slot",
+            Self::DeadlineTooShort { .. } => "deadline_too_short",
+            Self::WaitTimeout => "wait_timeout",
+            Self::Closed => "closed",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::QueueFull => f.write_str("queue full"),
+            Self::NoFreeSlot => f.write_str("no free slot"),
+            Self::DeadlineTooShort {
+                expected_wait,
+                expected_hold,
+                left,
+            } => write!(
+                f,
+                "deadline too short: {} left, expected wait {} and hold {}",
+                Seconds(*left),
+                Seconds(*expected_wait),
+                Seconds(*expected_hold),
+            ),
+            Self::WaitTimeout => f.write_str("no slot came free in time"),
+            Self::Closed => f.write_str("the pool is closed"),
+        }
+    }
+}
+
+/// A refusal by the partition: the database was not asked.
+///
+/// Whoever called may answer "busy" at once; the database is not known to have failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rejection {
+    /// The partition that refused.
+    pub partition: String,
+    /// Why.
+    pub reason: Reason,
+    /// How long the caller had waited when it was refused.
+    pub waited: Duration,
+    /// The most slots that the partition may hold.
+    pub max_connections: u32,
+    /// Slots held by callers.
+    pub in_use: u32,
+    /// Open connections that nobody holds.
+    pub idle: u32,
+    /// Callers in the queue.
+    pub waiting: u32,
+    /// The bound of the queue.
+    pub max_waiters: u32,
+    /// Age of the oldest hold.
+    pub oldest_hold: Option<Duration>,
+    /// When to come back: the expected time until everyone who waits now, and one more, has had a
+    /// slot. Before there is evidence of how long holds last, the partition's acquire timeout.
+    /// `None` only when the pool is closed.
+    pub retry_after: Option<Duration>,
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            partition,
+            reason,
+            max_connections,
+            in_use,
+            idle,
+            waiting,
+            ..
+        } = self;
+        write!(
+            f,
+            "{partition}: rejected, {reason} (max {max_connections}, in use {in_use}, idle {idle}, waiting {waiting}"
+        )?;
+        if let Some(age) = self.oldest_hold {
+            write!(f, "; oldest hold {}", Seconds(age))?;
+        }
+        f.write_str(")")?;
+        if !self.waited.is_zero() {
+            write!(f, " after waiting {}", Seconds(self.waited))?;
+        }
+        match self.retry_after {
+            Some(after) => write!(f, "; retry after {}", Seconds(after)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl StdError for Rejection {}
+
+/// What a driver, the network or the server reported.
+///
+/// [`source`](StdError::source) is the driver's own error; downcast it for more.
+#[derive(Debug)]
+pub struct Failure {
+    sqlstate: Option<String>,
+    source: Box<dyn StdError + Send + Sync>,
+}
+
+impl Failure {
+    /// A failure with the server's SQLSTATE, if the server answered with one.
+    pub fn new(
+        sqlstate: Option<String>,
+        source: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Self {
+        Self {
+            sqlstate,
+            source: source.into(),
+        }
+    }
+
+    /// The server's SQLSTATE: five characters, such as `53300`.
+    #[must_use]
+    pub fn sqlstate(&self) -> Option<&str> {
+        self.sqlstate.as_deref()
+    }
+
+    /// The server, the role or the database has no connection left for us (`53300`).
+    #[must_use]
+    pub fn is_too_many_connections(&self) -> bool {
+        self.sqlstate() == Some("53300")
+    }
+
+    /// The server is starting up, shutting down or recovering (`57P01` to `57P03`).
+    #[must_use]
+    pub fn is_server_restarting(&self) -> bool {
+        matches!(self.sqlstate(), Some("57P01" | "57P02" | "57P03"))
+    }
+
+    /// The server refused who we say we are, or what we want to open (`28xxx`, `3D000`, `42501`).
+    /// Trying again changes nothing.
+    #[must_use]
+    pub fn is_refused_login(&self) -> bool {
+        self.sqlstate()
+            .is_some_and(|code| code.starts_with("28") || matches!(code, "3D000" | "42501"))
+    }
+
+    /// What the owner can do about it, where the SQLSTATE tells.
+    #[must_use]
+    pub fn advice(&self) -> Option<&'static str> {
+        let code = self.sqlstate()?;
+        Some(match code {
+            "28P01" => "check the user and the password in the url",
+            _ if code.starts_with("28") => "check the user in the url and the server's pg_hba.conf",
+            "3D000" => "check the database name in the url",
+            "42501" => "grant the role CONNECT on the database",
+            "53300" => "the server, role or database has no free connection: run the fleet check",
+            "57P03" => "the server is starting up: try again shortly",
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.source)?;
+        let mut inner = self.source.source();
+        while let Some(cause) = inner {
+            write!(f, ": {cause}")?;
+            inner = cause.source();
+        }
+        match self.sqlstate() {
+            Some(code) => write!(f, " (SQLSTATE {code})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl StdError for Failure {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&*self.source)
+    }
+}
+
+/// A call got no connection.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// The partition refused: it is full, or closed. The database was not asked.
+    #[error(transparent)]
+    Rejected(Box<Rejection>),
+    /// A slot was granted, but opening or checking a connection outlasted the deadline.
+    #[error("{partition}: no connection within {}, stuck in phase {phase} (waited {} for a slot)", Seconds(*limit), Seconds(*waited))]
+    TimedOut {
+        /// The partition.
+        partition: String,
+        /// The phase that used the deadline up.
+        phase: Phase,
+        /// The deadline, from the call on.
+        limit: Duration,
+        /// How much of it went into waiting for a slot.
+        waited: Duration,
+    },
+    /// The database, or the way to it, said no.
+    #[error("{partition}: {phase} failed: {failure}")]
+    Failed {
+        /// The partition.
+        partition: String,
+        /// What was being done.
+        phase: Phase,
+        /// What was reported.
+        #[source]
+        failure: Failure,
+    },
+}
+
+impl AcquireError {
+    /// Whether we refused, rather than the database failed.
+    #[must_use]
+    pub const fn is_rejection(&self) -> bool {
+        matches!(self, Self::Rejected(_))
+    }
+
+    /// Whether time ran out, in whatever phase.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        match self {
+            Self::Rejected(rejection) => rejection.reason == Reason::WaitTimeout,
+            Self::TimedOut { .. } => true,
+            Self::Failed { .. } => false,
+        }
+    }
+
+    /// Whether the pool is closed: no later call will succeed.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.rejection().is_some_and(|r| r.reason == Reason::Closed)
+    }
+
+    /// When to come back, if we refused.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.rejection()?.retry_after
+    }
+
+    /// The refusal, if it was one.
+    #[must_use]
+    pub fn rejection(&self) -> Option<&Rejection> {
+        match self {
+            Self::Rejected(rejection) => Some(rejection),
+            _ => None,
+        }
+    }
+
+    /// The partition that was asked.
+    #[must_use]
+    pub fn partition(&self) -> &str {
+        match self {
+            Self::Rejected(rejection) => &rejection.partition,
+            Self::TimedOut { partition, .. } | Self::Failed { partition, .. } => partition,
+        }
+    }
+
+    /// The phase in which the call ended.
+    #[must_use]
+    pub const fn phase(&self) -> Phase {
+        match self {
+            Self::Rejected(_) => Phase::Wait,
+            Self::TimedOut { phase, .. } | Self::Failed { phase, .. } => *phase,
+        }
+    }
+
+    /// The server's SQLSTATE, if the server answered with one.
+    #[must_use]
+    pub fn sqlstate(&self) -> Option<&str> {
+        match self {
+            Self::Failed { failure, .. } => failure.sqlstate(),
+            _ => None,
+        }
+    }
+}
+
+/// [`Partition::run`](crate::Partition::run) gave no result.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RunError<E> {
+    /// There was no connection: the work never began, and repeating it is safe.
+    #[error(transparent)]
+    Acquire(#[from] AcquireError),
+    /// The deadline passed while the work ran. It is being cancelled on the server; what it had
+    /// committed by then stays, so it may have taken effect.
+    #[error("{partition}: the deadline of {} passed while the work ran; it may have taken effect", Seconds(*limit))]
+    DeadlineExceeded {
+        /// The partition.
+        partition: String,
+        /// The deadline, from the call on.
+        limit: Duration,
+    },
+    /// The work itself returned an error.
+    #[error("{0}")]
+    Work(E),
+}
+
+impl<E> RunError<E> {
+    /// Whether the work never began, so that repeating it is safe.
+    #[must_use]
+    pub const fn never_began(&self) -> bool {
+        matches!(self, Self::Acquire(_))
+    }
+
+    /// Whether a partition refused, rather than the database failed.
+    #[must_use]
+    pub const fn is_rejection(&self) -> bool {
+        matches!(self, Self::Acquire(error) if error.is_rejection())
+    }
+
+    /// When to come back, if a partition refused.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Acquire(error) => error.retry_after(),
+            _ => None,
+        }
+    }
+}

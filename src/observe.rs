@@ -1,0 +1,92 @@
+//! Watching a pool from outside: what happened, told after it happened.
+//!
+//! Metrics are one observer. An observer decides nothing and must not block: it is called on the
+//! caller's own way.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::{AcquireError, Failure};
+use crate::status::PartitionStatus;
+
+/// Something that happened in a partition.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// A call got a connection. Every call ends in this, `NotAcquired` or `Abandoned`.
+    Acquired {
+        /// From the call to the grant of a slot.
+        wait: Duration,
+    },
+    /// A call got none.
+    NotAcquired {
+        /// Why.
+        error: &'a AcquireError,
+        /// From the call to the answer.
+        waited: Duration,
+    },
+    /// A call was dropped before it had an answer.
+    Abandoned,
+    /// A connection was given back; the return path may still be at work on it.
+    Released {
+        /// From the grant of the slot to the drop of the connection.
+        held: Duration,
+    },
+    /// A connection was opened.
+    Opened {
+        /// Address, TLS, authentication and session limits together.
+        took: Duration,
+    },
+    /// A connection could not be opened.
+    OpenFailed {
+        /// How long it took to fail.
+        took: Duration,
+        /// What was reported.
+        failure: &'a Failure,
+    },
+    /// The regular look at the partition: once a second, and on
+    /// [`PartitionedPool::sample`](crate::PartitionedPool::sample).
+    Sampled(&'a PartitionStatus),
+}
+
+/// Watches one partition.
+pub trait PartitionObserver: Send + Sync + 'static {
+    /// Called after each event, outside of every lock.
+    fn on(&self, event: &Event<'_>);
+}
+
+/// Makes an observer for each partition, once, when the pool is built.
+pub trait Observer: Send + Sync + 'static {
+    /// The observer of the partition of this name.
+    fn partition(&self, name: &str) -> Box<dyn PartitionObserver>;
+}
+
+/// At most one observer, as a partition holds it.
+#[derive(Default)]
+pub(crate) struct Watch(pub(crate) Option<Box<dyn PartitionObserver>>);
+
+impl Watch {
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    #[inline]
+    pub(crate) fn tell(&self, event: impl FnOnce() -> Event<'static>) {
+        if let Some(observer) = &self.0 {
+            observer.on(&event());
+        }
+    }
+
+    pub(crate) fn tell_about(&self, event: &Event<'_>) {
+        if let Some(observer) = &self.0 {
+            observer.on(event);
+        }
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Watch").field(&self.0.is_some()).finish()
+    }
+}

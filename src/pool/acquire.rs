@@ -1,0 +1,302 @@
+//! Acquiring: a slot, a connection, and a look at it, under one deadline.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use crate::admission::{Cause, Figures, Patience, Refusal};
+use crate::bulkhead::Request;
+use crate::driver::Driver;
+use crate::error::{AcquireError, Phase, Reason, Rejection};
+use crate::observe::{Event, Watch};
+
+use super::connection::Connection;
+use super::core::{CLASS, ConnectionOf, Core, LinkOf, Slot};
+use super::deadline::Deadline;
+use super::store::{Found, Seek, Stage, Store, Trouble};
+
+type RequestOf<D> = Request<Store<ConnectionOf<D>>>;
+
+/// How much time a call has, and how much of it went where.
+#[derive(Clone, Copy)]
+struct Budget {
+    started: Instant,
+    deadline: Instant,
+    waited: Duration,
+}
+
+impl Budget {
+    fn limit(&self) -> Duration {
+        self.deadline.saturating_duration_since(self.started)
+    }
+}
+
+impl<D: Driver> Core<D> {
+    /// Acquires within the partition's `acquire_timeout`.
+    pub(super) async fn acquire(self: &Arc<Self>) -> Result<Connection<D>, AcquireError> {
+        let wait = self.settings.acquire_timeout;
+        self.acquire_within(Patience { wait, work: None }).await
+    }
+
+    /// Acquires for a caller that must be done, work included, at `deadline`.
+    pub(super) async fn acquire_by(
+        self: &Arc<Self>,
+        deadline: Deadline,
+    ) -> Result<Connection<D>, AcquireError> {
+        let left = deadline.left();
+        let patience = Patience {
+            wait: left.min(self.settings.acquire_timeout),
+            work: Some(left),
+        };
+        self.acquire_within(patience).await
+    }
+
+    /// Acquires without waiting for a slot.
+    pub(super) async fn try_acquire(self: &Arc<Self>) -> Result<Connection<D>, AcquireError> {
+        let call = Call::new(&self.watch);
+        let wait = self.settings.acquire_timeout;
+        let request = match self.bulkhead.try_acquire(CLASS) {
+            Some((permit, link)) => Request::Granted(permit, link),
+            None if self.bulkhead.is_closed() => Request::Closed,
+            None => return call.end(Err(self.rejection(Reason::NoFreeSlot, Duration::ZERO))),
+        };
+        call.end(self.complete(request, wait).await)
+    }
+
+    #[inline]
+    async fn acquire_within(
+        self: &Arc<Self>,
+        patience: Patience,
+    ) -> Result<Connection<D>, AcquireError> {
+        let call = Call::new(&self.watch);
+        match self.bulkhead.request(CLASS, patience) {
+            Request::Granted(permit, Some(link)) if self.is_fresh(&link, permit.since()) => {
+                let connection = Connection::new(Arc::clone(self), permit, link);
+                call.end(Ok((connection, Duration::ZERO)))
+            }
+            request => call.end(self.complete(request, patience.wait).await),
+        }
+    }
+
+    /// Everything that takes time, or ends in an error.
+    async fn complete(
+        self: &Arc<Self>,
+        request: RequestOf<D>,
+        limit: Duration,
+    ) -> Result<(Connection<D>, Duration), AcquireError> {
+        let started = Instant::now();
+        let mut budget = Budget {
+            started,
+            deadline: started + limit,
+            waited: Duration::ZERO,
+        };
+        let (mut permit, mut link) = self.slot(request, &mut budget).await?;
+        loop {
+            let found = match link.take() {
+                Some(link) => link,
+                None => self.seek(&budget).await?,
+            };
+            let connection = Connection::new(Arc::clone(self), permit, found);
+            match self.examine(connection, &budget).await? {
+                Ok(connection) => return Ok((connection, budget.waited)),
+                Err(slot) => permit = slot,
+            }
+        }
+    }
+
+    async fn slot(
+        &self,
+        request: RequestOf<D>,
+        budget: &mut Budget,
+    ) -> Result<(Slot<D>, Option<LinkOf<D>>), AcquireError> {
+        let waiting = match request {
+            Request::Granted(permit, link) => return Ok((permit, link)),
+            Request::Refused(refusal, figures) => return Err(self.refused(refusal, &figures)),
+            Request::Closed => return Err(self.rejection(Reason::Closed, Duration::ZERO)),
+            Request::Waiting(waiting) => waiting,
+        };
+        let outcome = timeout_at(budget.deadline, waiting).await;
+        budget.waited = budget.started.elapsed();
+        match outcome {
+            Ok(Ok(granted)) => Ok(granted),
+            Ok(Err(_closed)) => Err(self.rejection(Reason::Closed, budget.waited)),
+            Err(_elapsed) => Err(self.rejection(Reason::WaitTimeout, budget.waited)),
+        }
+    }
+
+    /// A connection for a slot that came without one: the first to come free or to be opened.
+    async fn seek(self: &Arc<Self>, budget: &Budget) -> Result<LinkOf<D>, AcquireError> {
+        let key = match self.bulkhead.with_stock(Store::seek) {
+            Seek::Idle(link) => return Ok(link),
+            Seek::Closed => return Err(self.rejection(Reason::Closed, budget.waited)),
+            Seek::Seeking(key) => key,
+        };
+        let seeking = Seeking {
+            core: self,
+            key: Some(key),
+        };
+        self.open_due(0);
+        match timeout_at(budget.deadline, seeking).await {
+            Ok(Ok(link)) => Ok(link),
+            Ok(Err(Trouble::Closed)) => Err(self.rejection(Reason::Closed, budget.waited)),
+            Ok(Err(Trouble::Failed(failure))) => Err(AcquireError::Failed {
+                partition: self.settings.name.clone(),
+                phase: Phase::Connect,
+                failure,
+            }),
+            Err(_elapsed) => Err(self.timed_out(Phase::Connect, budget)),
+        }
+    }
+
+    /// Looks at a connection before it is handed out. A bad one is closed in the background, and its
+    /// slot comes back, to be tried with another.
+    async fn examine(
+        &self,
+        mut connection: Connection<D>,
+        budget: &Budget,
+    ) -> Result<Result<Connection<D>, Slot<D>>, AcquireError> {
+        if connection.is_fresh() {
+            return Ok(Ok(connection));
+        }
+        if connection.is_spent() {
+            return Ok(Err(connection.into_slot()));
+        }
+        match timeout_at(budget.deadline, connection.validate()).await {
+            Ok(true) => Ok(Ok(connection)),
+            Ok(false) => Ok(Err(connection.into_slot())),
+            Err(_elapsed) => Err(self.timed_out(Phase::Validate, budget)),
+        }
+    }
+
+    fn timed_out(&self, phase: Phase, budget: &Budget) -> AcquireError {
+        AcquireError::TimedOut {
+            partition: self.settings.name.clone(),
+            phase,
+            limit: budget.limit(),
+            waited: budget.waited,
+        }
+    }
+
+    fn refused(&self, refusal: Refusal, figures: &Figures) -> AcquireError {
+        let reason = match refusal.cause {
+            Cause::QueueFull => Reason::QueueFull,
+            Cause::DeadlineTooShort {
+                expected_wait,
+                expected_hold,
+                left,
+            } => Reason::DeadlineTooShort {
+                expected_wait,
+                expected_hold,
+                left,
+            },
+        };
+        self.rejected(reason, Duration::ZERO, figures, refusal.retry_after)
+    }
+
+    fn rejection(&self, reason: Reason, waited: Duration) -> AcquireError {
+        let figures = self.bulkhead.figures(CLASS);
+        self.rejected(reason, waited, &figures, figures.expected_wait)
+    }
+
+    fn rejected(
+        &self,
+        reason: Reason,
+        waited: Duration,
+        figures: &Figures,
+        retry_after: Option<Duration>,
+    ) -> AcquireError {
+        let counts = self.bulkhead.with_stock(|s| s.counts);
+        let fallback = self.settings.acquire_timeout;
+        AcquireError::Rejected(Box::new(Rejection {
+            partition: self.settings.name.clone(),
+            reason,
+            waited,
+            max_connections: self.settings.max_connections.get(),
+            in_use: figures.used.saturating_sub(counts.slots_returning),
+            idle: counts.of(Stage::Idle),
+            waiting: figures.waiting,
+            max_waiters: self.settings.max_waiters,
+            oldest_hold: figures.oldest_hold,
+            retry_after: (reason != Reason::Closed).then(|| retry_after.unwrap_or(fallback)),
+        }))
+    }
+}
+
+/// A caller that has a slot and waits for a connection. Dropping it passes on what it was given.
+struct Seeking<'a, D: Driver> {
+    core: &'a Arc<Core<D>>,
+    key: Option<usize>,
+}
+
+impl<D: Driver> Future for Seeking<'_, D> {
+    type Output = Found<ConnectionOf<D>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let key = self.key.expect("bug: polled after its end");
+        let core = self.core;
+        let found = core.bulkhead.with_stock(|s| s.poll_seeker(key, cx));
+        if found.is_ready() {
+            self.key = None;
+        }
+        found
+    }
+}
+
+impl<D: Driver> Drop for Seeking<'_, D> {
+    fn drop(&mut self) {
+        let Some(key) = self.key.take() else {
+            return;
+        };
+        match self.core.bulkhead.with_stock(|s| s.stop_seeking(key)) {
+            Some(Ok(link)) => self.core.offer(link),
+            Some(Err(Trouble::Failed(failure))) => self.core.tell_failure(failure),
+            Some(Err(Trouble::Closed)) | None => {}
+        }
+    }
+}
+
+/// One call, of which the observer hears exactly one end, also when it is dropped before that.
+struct Call<'a> {
+    watch: Option<&'a Watch>,
+    started: Option<Instant>,
+}
+
+impl<'a> Call<'a> {
+    #[inline]
+    fn new(watch: &'a Watch) -> Self {
+        Self {
+            watch: watch.is_on().then_some(watch),
+            started: watch.is_on().then(Instant::now),
+        }
+    }
+
+    #[inline]
+    fn end<D: Driver>(
+        mut self,
+        outcome: Result<(Connection<D>, Duration), AcquireError>,
+    ) -> Result<Connection<D>, AcquireError> {
+        if let Some(watch) = self.watch.take() {
+            match &outcome {
+                Ok((_, wait)) => watch.tell_about(&Event::Acquired { wait: *wait }),
+                Err(error) => watch.tell_about(&Event::NotAcquired {
+                    error,
+                    waited: self.started.map_or(Duration::ZERO, |at| at.elapsed()),
+                }),
+            }
+        }
+        outcome.map(|(connection, _)| connection)
+    }
+}
+
+impl Drop for Call<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(watch) = self.watch {
+            watch.tell_about(&Event::Abandoned);
+        }
+    }
+}

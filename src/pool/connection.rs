@@ -1,0 +1,122 @@
+//! The guard of a connection.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use crate::driver::{Driver, Readiness};
+use crate::observe::Event;
+
+use super::core::{Core, LinkOf, Slot};
+
+/// A connection and the slot that it takes up; both are given back when it is dropped.
+///
+/// It derefs to the driver's client. Dropping it never blocks: if the backend is quiet, connection
+/// and slot go to the next caller in the same step; if a query is still running or a transaction is
+/// open (the caller left in the middle), the slot stays taken until the connection has been made
+/// quiet, or closed and its backend is known gone, which a task does in the background. The next
+/// caller never sees a busy or dirty connection.
+///
+/// It may be dropped in a panic, outside of the runtime, and after the runtime has stopped.
+#[must_use = "dropping a connection gives it back"]
+pub struct Connection<D: Driver> {
+    core: Arc<Core<D>>,
+    /// `None` only in `drop` and while a bad connection is being replaced.
+    held: Option<(Slot<D>, LinkOf<D>)>,
+}
+
+impl<D: Driver> Connection<D> {
+    #[inline]
+    pub(super) fn new(core: Arc<Core<D>>, permit: Slot<D>, link: LinkOf<D>) -> Self {
+        Self {
+            core,
+            held: Some((permit, link)),
+        }
+    }
+
+    /// The name of its partition.
+    #[must_use]
+    pub fn partition(&self) -> &str {
+        &self.core.settings.name
+    }
+
+    /// Asks the server whether it still lives; `false` if it does not.
+    pub(super) async fn validate(&mut self) -> bool {
+        let core = Arc::clone(&self.core);
+        let metrics = deadpool::managed::Metrics::default();
+        let client = &mut self.link_mut().client;
+        core.driver.recycle(client, &metrics).await.is_ok()
+    }
+
+    pub(super) fn is_fresh(&self) -> bool {
+        let (permit, link) = self.held.as_ref().expect(EMPTY);
+        self.core.is_fresh(link, permit.since())
+    }
+
+    /// Whether it must not be handed out, whatever the server says.
+    pub(super) fn is_spent(&self) -> bool {
+        let (permit, link) = self.held.as_ref().expect(EMPTY);
+        link.has_expired(permit.since()) || D::readiness(&link.client) == Readiness::Lost
+    }
+
+    /// Closes a bad connection in the background and keeps its slot.
+    pub(super) fn into_slot(mut self) -> Slot<D> {
+        let (permit, link) = self.held.take().expect(EMPTY);
+        self.core.discard(link, None);
+        permit
+    }
+
+    pub(crate) fn driver_parts(&mut self) -> (&D, &mut D::Type) {
+        let (_, link) = self.held.as_mut().expect(EMPTY);
+        (&self.core.driver, &mut link.client)
+    }
+
+    fn link(&self) -> &LinkOf<D> {
+        &self.held.as_ref().expect(EMPTY).1
+    }
+
+    fn link_mut(&mut self) -> &mut LinkOf<D> {
+        &mut self.held.as_mut().expect(EMPTY).1
+    }
+}
+
+const EMPTY: &str = "bug: a connection guard without a connection";
+
+impl<D: Driver> Deref for Connection<D> {
+    type Target = D::Client;
+
+    #[inline]
+    fn deref(&self) -> &D::Client {
+        D::client(&self.link().client)
+    }
+}
+
+impl<D: Driver> DerefMut for Connection<D> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut D::Client {
+        D::client_mut(&mut self.link_mut().client)
+    }
+}
+
+impl<D: Driver> Drop for Connection<D> {
+    #[inline]
+    fn drop(&mut self) {
+        let Some((permit, link)) = self.held.take() else {
+            return;
+        };
+        let core = &self.core;
+        let since = permit.since();
+        core.watch.tell(|| Event::Released {
+            held: core.bulkhead.now().saturating_sub(since),
+        });
+        core.take_back(permit, link);
+    }
+}
+
+impl<D: Driver> fmt::Debug for Connection<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("partition", &self.partition())
+            .finish_non_exhaustive()
+    }
+}

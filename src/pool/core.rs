@@ -1,0 +1,197 @@
+//! One partition from the inside: what its connections do, and in which task.
+
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use std::task::Waker;
+use std::time::Duration;
+
+use deadpool::managed::Manager;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use crate::admission::{ClassId, Rules};
+use crate::bulkhead::{Bulkhead, Permit};
+use crate::config::{LIFETIME_JITTER_PERCENT, PartitionSettings};
+use crate::driver::{Driver, Readiness};
+use crate::error::Failure;
+use crate::observe::Watch;
+use crate::status::PartitionStatus;
+
+use super::leaving::Leaving;
+use super::opening::Opening;
+use super::store::{Link, Place, Stage, Store};
+use super::upkeep::keep_up;
+
+pub(super) type ConnectionOf<D> = <D as Manager>::Type;
+pub(super) type LinkOf<D> = Link<ConnectionOf<D>>;
+pub(super) type Slot<D> = Permit<Store<ConnectionOf<D>>>;
+
+/// In this version each partition is a budget of its own, with one class.
+pub(super) const CLASS: ClassId = ClassId::new(0);
+
+pub(super) struct Core<D: Driver> {
+    pub(super) settings: PartitionSettings,
+    pub(super) driver: D,
+    pub(super) bulkhead: Bulkhead<Store<ConnectionOf<D>>>,
+    pub(super) watch: Watch,
+    runtime: Handle,
+    /// Told when a place is given up after the pool was closed.
+    emptying: Notify,
+    upkeep: OnceLock<AbortHandle>,
+}
+
+impl<D: Driver> Core<D> {
+    pub(super) fn new(
+        settings: PartitionSettings,
+        driver: D,
+        watch: Watch,
+        runtime: Handle,
+    ) -> Self {
+        let capacity = settings.max_connections.get();
+        let rules = Rules::fixed(capacity, settings.max_waiters);
+        let bulkhead = Bulkhead::new(rules, Store::new(capacity))
+            .expect("bug: the settings of a partition were checked");
+        Self {
+            settings,
+            driver,
+            bulkhead,
+            watch,
+            runtime,
+            emptying: Notify::new(),
+            upkeep: OnceLock::new(),
+        }
+    }
+
+    /// Starts the task that keeps the partition up; it ends with the partition.
+    pub(super) fn start_upkeep(self: &Arc<Self>) {
+        self.upkeep.get_or_init(|| {
+            let upkeep = keep_up(Arc::downgrade(self));
+            self.runtime.spawn(upkeep).abort_handle()
+        });
+    }
+
+    /// Starts every opening that is due: for those who seek a connection, and for `min_idle` to come.
+    pub(super) fn open_due(self: &Arc<Self>, min_idle: u32) {
+        while let Some(place) = self.bulkhead.with_stock(|s| s.next_opening(min_idle)) {
+            self.runtime.spawn(Opening::new(self, place).run());
+        }
+    }
+
+    /// A new connection, with its dates.
+    pub(super) fn link(&self, client: ConnectionOf<D>, place: Place) -> LinkOf<D> {
+        let now = self.bulkhead.now();
+        let expires = self.settings.max_lifetime.map(|lifetime| {
+            let jitter = lifetime / 100 * LIFETIME_JITTER_PERCENT;
+            now + lifetime - jitter.mul_f64(fastrand::f64())
+        });
+        Link {
+            client,
+            place,
+            expires,
+            idle_since: now,
+        }
+    }
+
+    /// Passes a connection on to a seeker or the idle stack; that of a closed store is closed.
+    pub(super) fn offer(self: &Arc<Self>, link: LinkOf<D>) {
+        let now = self.bulkhead.now();
+        match self.bulkhead.with_stock(|s| s.offer(link, now)) {
+            Ok(waker) => waker.into_iter().for_each(Waker::wake),
+            Err(link) => self.discard(link, None),
+        }
+    }
+
+    /// Tells the oldest seeker that connecting failed; without a seeker, the log.
+    pub(super) fn tell_failure(&self, failure: Failure) {
+        match self.bulkhead.with_stock(|s| s.fail(failure)) {
+            Ok(waker) => waker.into_iter().for_each(Waker::wake),
+            Err(failure) => {
+                let partition = &self.settings.name;
+                let endpoint = self.driver.endpoint();
+                tracing::warn!(%partition, %endpoint, %failure, "no connection could be opened");
+            }
+        }
+    }
+
+    /// Gives up a place.
+    pub(super) fn give_up(&self, place: Place) {
+        let open = self.bulkhead.with_stock(|s| {
+            s.gone(place);
+            s.is_open()
+        });
+        if !open {
+            self.emptying.notify_waiters();
+        }
+    }
+
+    /// Completes when the last connection of a closed partition is known gone.
+    pub(super) async fn emptied(&self) {
+        loop {
+            let mut changed = pin!(self.emptying.notified());
+            changed.as_mut().enable();
+            if self.bulkhead.with_stock(|s| s.counts.total()) == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// The return path: straight back if the backend is quiet, else by a task that holds the slot
+    /// until the backend is quiet or gone.
+    #[inline]
+    pub(super) fn take_back(self: &Arc<Self>, permit: Slot<D>, link: LinkOf<D>) {
+        if D::readiness(&link.client) != Readiness::Quiet {
+            let leaving = Leaving::new(self, Some(permit), link, Stage::Returning);
+            self.runtime.spawn(leaving.settle());
+        } else if link.has_expired(permit.since()) {
+            self.discard(link, Some(permit));
+        } else if let Some(link) = permit.give_back(link) {
+            self.discard(link, None);
+        }
+    }
+
+    /// Closes a connection in a task of its own, which holds its slot, if there is one, to the end.
+    pub(super) fn discard(self: &Arc<Self>, link: LinkOf<D>, permit: Option<Slot<D>>) {
+        let leaving = Leaving::new(self, permit, link, Stage::Closing);
+        self.runtime.spawn(leaving.close());
+    }
+
+    /// Whether a connection can be handed out at `now` without asking the server.
+    #[inline]
+    pub(super) fn is_fresh(&self, link: &LinkOf<D>, now: Duration) -> bool {
+        let idle = now.saturating_sub(link.idle_since);
+        let trusted = |limit| idle < limit;
+        D::readiness(&link.client) == Readiness::Quiet
+            && self.settings.validate_after_idle.is_none_or(trusted)
+            && !link.has_expired(now)
+    }
+
+    pub(super) fn status(&self) -> PartitionStatus {
+        let figures = self.bulkhead.figures(CLASS);
+        let counts = self.bulkhead.with_stock(|s| s.counts);
+        PartitionStatus {
+            name: self.settings.name.clone(),
+            max_connections: self.settings.max_connections.get(),
+            max_waiters: self.settings.max_waiters,
+            in_use: figures.used.saturating_sub(counts.slots_returning),
+            waiting: figures.waiting,
+            opening: counts.of(Stage::Opening),
+            idle: counts.of(Stage::Idle),
+            used: counts.of(Stage::Used),
+            returning: counts.of(Stage::Returning),
+            closing: counts.of(Stage::Closing),
+            ghosts: counts.of(Stage::Ghost),
+            oldest_hold: figures.oldest_hold,
+            expected_hold: figures.expected_hold,
+        }
+    }
+}
+
+impl<D: Driver> Drop for Core<D> {
+    fn drop(&mut self) {
+        if let Some(upkeep) = self.upkeep.get() {
+            upkeep.abort();
+        }
+    }
+}

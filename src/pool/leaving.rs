@@ -1,0 +1,121 @@
+//! The way of a connection back into the store, or to its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::driver::{Driver, End, Readiness};
+
+use super::core::{Core, LinkOf, Slot};
+use super::store::{Link, Place, Stage};
+
+/// How long the place of a connection stays taken whose end was not seen: longer than the server
+/// needs to notice by the keepalive that the session sets (10 s + 3 x 5 s).
+const GHOST_LINGER: Duration = Duration::from_secs(30);
+
+/// A connection that its caller has left, with its slot if it came with one. Both are held until the
+/// backend is quiet or known gone; dropped early (the runtime stops), the connection is cut.
+pub(super) struct Leaving<D: Driver> {
+    core: Arc<Core<D>>,
+    permit: Option<Slot<D>>,
+    client: Option<D::Type>,
+    place: Option<Place>,
+    expires: Option<Duration>,
+}
+
+impl<D: Driver> Leaving<D> {
+    pub(super) fn new(
+        core: &Arc<Core<D>>,
+        permit: Option<Slot<D>>,
+        link: LinkOf<D>,
+        stage: Stage,
+    ) -> Self {
+        let Link {
+            client,
+            mut place,
+            expires,
+            idle_since: _,
+        } = link;
+        core.bulkhead.with_stock(|s| {
+            s.shift(&mut place, stage);
+            s.counts.slots_returning += u32::from(permit.is_some());
+        });
+        Self {
+            core: Arc::clone(core),
+            permit,
+            client: Some(client),
+            place: Some(place),
+            expires,
+        }
+    }
+
+    /// Back into the store once the backend is quiet, to its end if it cannot be made so.
+    pub(super) async fn settle(mut self) {
+        let core = Arc::clone(&self.core);
+        let readiness = match &mut self.client {
+            Some(client) => core.driver.settle(client).await,
+            None => Readiness::Lost,
+        };
+        let expired = self.expires.is_some_and(|at| core.bulkhead.now() >= at);
+        match readiness {
+            Readiness::Quiet if !expired => self.come_back(),
+            _ => self.close().await,
+        }
+    }
+
+    fn come_back(mut self) {
+        let (permit, client, place) = (self.permit.take(), self.client.take(), self.place.take());
+        let (Some(permit), Some(client), Some(place)) = (permit, client, place) else {
+            unreachable!("bug: a connection came back in parts");
+        };
+        let link = Link {
+            client,
+            place,
+            expires: self.expires,
+            idle_since: Duration::ZERO,
+        };
+        if let Some(link) = permit.give_back(link) {
+            self.core
+                .bulkhead
+                .with_stock(|s| s.counts.slots_returning -= 1);
+            self.core.discard(link, None);
+        }
+    }
+
+    /// Closes the connection; its place and slot stay taken until its end was seen, or so much time
+    /// has passed that the server must have noticed.
+    pub(super) async fn close(mut self) {
+        self.shift(Stage::Closing);
+        let core = Arc::clone(&self.core);
+        if let Some(client) = self.client.take()
+            && core.driver.close(client).await == End::Unseen
+        {
+            self.shift(Stage::Ghost);
+            sleep(GHOST_LINGER).await;
+        }
+    }
+
+    fn shift(&mut self, to: Stage) {
+        if let Some(place) = &mut self.place {
+            self.core.bulkhead.with_stock(|s| s.shift(place, to));
+        }
+    }
+}
+
+impl<D: Driver> Drop for Leaving<D> {
+    fn drop(&mut self) {
+        drop(self.client.take());
+        let Some(place) = self.place.take() else {
+            return;
+        };
+        self.core.give_up(place);
+        if let Some(permit) = self.permit.take() {
+            self.core
+                .bulkhead
+                .with_stock(|s| s.counts.slots_returning -= 1);
+            drop(permit);
+        }
+        self.core.open_due(0);
+    }
+}

@@ -1,0 +1,166 @@
+//! The pool: partitions, their connections, and the guards that callers hold.
+
+mod acquire;
+mod closing;
+mod connection;
+mod core;
+mod deadline;
+mod leaving;
+mod opening;
+mod partition;
+mod store;
+mod upkeep;
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+
+use crate::config::{ANALYTICAL, ConfigError, Settings, TRANSACTIONAL};
+use crate::driver::Driver;
+use crate::observe::{Observer, Watch};
+use crate::status::PoolStatus;
+
+use self::core::Core;
+
+pub use closing::{CloseReport, StillHeld};
+pub use connection::Connection;
+pub use deadline::Deadline;
+pub use partition::Partition;
+
+struct Inner<D: Driver> {
+    partitions: Vec<Partition<D>>,
+    transactional: usize,
+    analytical: usize,
+}
+
+/// The connections of a service, divided into partitions (bulkheads). Cloning it is cheap.
+///
+/// A partition can exhaust only its own connections. Two always exist:
+/// [`transactional`](Self::transactional) and [`analytical`](Self::analytical).
+///
+/// Dropping the last clone, and the last connection, closes every connection and ends every task;
+/// [`close`](Self::close) also waits for what is in flight.
+pub struct PartitionedPool<D: Driver> {
+    inner: Arc<Inner<D>>,
+}
+
+impl<D: Driver> PartitionedPool<D> {
+    /// Makes the partitions. Connects to nothing yet.
+    pub(crate) fn assemble(
+        settings: &Settings,
+        observer: Option<&dyn Observer>,
+    ) -> Result<Self, ConfigError> {
+        let runtime = Handle::current();
+        let mut partitions = Vec::with_capacity(settings.partitions.len());
+        let mut problems = Vec::new();
+        for partition in &settings.partitions {
+            let watch = Watch(observer.map(|o| o.partition(&partition.name)));
+            match D::new(partition) {
+                Ok(driver) => partitions.push(Partition {
+                    core: Arc::new(Core::new(partition.clone(), driver, watch, runtime.clone())),
+                }),
+                Err(problem) => {
+                    problems.push((format!("partition.{}.url", partition.name), problem));
+                }
+            }
+        }
+        if !problems.is_empty() {
+            return Err(ConfigError::of_fields(problems));
+        }
+        let position = |name: &str| {
+            let found = partitions.iter().position(|p| p.name() == name);
+            found.expect("bug: the settings have both partitions")
+        };
+        let (transactional, analytical) = (position(TRANSACTIONAL), position(ANALYTICAL));
+        Ok(Self {
+            inner: Arc::new(Inner {
+                partitions,
+                transactional,
+                analytical,
+            }),
+        })
+    }
+
+    /// Starts what keeps the partitions up: `min_idle`, `idle_timeout`, `max_lifetime`.
+    pub(crate) fn start(&self) {
+        for partition in self.partitions() {
+            partition.core.start_upkeep();
+        }
+    }
+
+    /// The partition for short work that a user waits for.
+    #[must_use]
+    pub fn transactional(&self) -> &Partition<D> {
+        &self.inner.partitions[self.inner.transactional]
+    }
+
+    /// The partition for long work: reports, exports, batches.
+    #[must_use]
+    pub fn analytical(&self) -> &Partition<D> {
+        &self.inner.partitions[self.inner.analytical]
+    }
+
+    /// The partition of this name, if there is one.
+    #[must_use]
+    pub fn partition(&self, name: &str) -> Option<&Partition<D>> {
+        self.partitions().find(|p| p.name() == name)
+    }
+
+    /// All partitions, in the order in which they were configured.
+    pub fn partitions(&self) -> impl Iterator<Item = &Partition<D>> {
+        self.inner.partitions.iter()
+    }
+
+    /// What all partitions look like now.
+    #[must_use]
+    pub fn status(&self) -> PoolStatus {
+        PoolStatus {
+            partitions: self.partitions().map(Partition::status).collect(),
+        }
+    }
+
+    /// Tells the observer what every partition looks like now, as happens once a second anyway: for
+    /// whoever wants gauges that are true at this moment.
+    pub fn sample(&self) {
+        for partition in self.partitions() {
+            partition.core.sample();
+        }
+    }
+
+    /// Closes the pool: refuses new calls and those that wait, closes idle connections, and waits
+    /// until `deadline` for what is in use to come back.
+    ///
+    /// The report names what was still held then. It keeps working until its owner drops it, and is
+    /// closed then.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops the waiting; the pool stays closed.
+    pub async fn close(&self, deadline: impl Into<Deadline>) -> CloseReport {
+        let deadline = deadline.into();
+        for partition in self.partitions() {
+            partition.core.shut();
+        }
+        let mut still_held = Vec::new();
+        for partition in self.partitions() {
+            still_held.extend(partition.core.drain(deadline).await);
+        }
+        CloseReport { still_held }
+    }
+}
+
+impl<D: Driver> Clone for PartitionedPool<D> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+        }
+    }
+}
+
+impl<D: Driver> fmt::Debug for PartitionedPool<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PartitionedPool")
+            .field("status", &self.status())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,143 @@
+//! A partition, as a service uses it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio::time::timeout_at;
+
+use crate::config::PartitionSettings;
+use crate::driver::{Driver, Endpoint};
+use crate::error::{AcquireError, RunError};
+use crate::status::PartitionStatus;
+
+use super::connection::Connection;
+use super::core::Core;
+use super::deadline::Deadline;
+
+/// A named class of work with connections of its own. Cloning it is cheap.
+pub struct Partition<D: Driver> {
+    pub(super) core: Arc<Core<D>>,
+}
+
+impl<D: Driver> Partition<D> {
+    /// Acquires a connection within the partition's `acquire_timeout`, which runs over waiting for a
+    /// slot, opening a connection and checking it together.
+    ///
+    /// If a slot and a connection are free, it completes at its first poll, without a timer and
+    /// without a round trip to the server.
+    ///
+    /// # Errors
+    /// [`AcquireError::Rejected`] if the partition refuses: at once when the queue is full or the
+    /// expected wait exceeds the timeout, or when no slot came free in time.
+    /// [`AcquireError::TimedOut`] if opening or checking a connection outlasted the timeout;
+    /// [`AcquireError::Failed`] if the server or the way to it said no.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the queue at once. A slot or connection that was granted in that
+    /// moment goes to the next caller; a connection that is being opened goes to the pool.
+    pub async fn acquire(&self) -> Result<Connection<D>, AcquireError> {
+        self.core.acquire().await
+    }
+
+    /// Acquires for a caller whose wait *and work* must end by `deadline`.
+    ///
+    /// It is refused at once if the expected wait and the expected hold exceed what is left
+    /// ([`DeadlineTooShort`](crate::error::Reason::DeadlineTooShort)), so that nobody waits for a
+    /// slot that it could no longer use. The partition's `acquire_timeout` bounds the wait as well.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    pub async fn acquire_by(
+        &self,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Connection<D>, AcquireError> {
+        self.core.acquire_by(deadline.into()).await
+    }
+
+    /// Acquires without waiting for a slot. If a slot is free but no connection is open, one is
+    /// opened, within `acquire_timeout`.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire); no free slot is the rejection
+    /// [`NoFreeSlot`](crate::error::Reason::NoFreeSlot).
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire(&self) -> Result<Connection<D>, AcquireError> {
+        self.core.try_acquire().await
+    }
+
+    /// Acquires a connection, runs `work` with it, and gives it back, all by `deadline`.
+    ///
+    /// When the deadline passes while `work` runs, the caller has its answer at once; the query is
+    /// cancelled on the server and the connection made clean in the background.
+    ///
+    /// # Errors
+    /// [`RunError::Acquire`]: `work` never began. [`RunError::DeadlineExceeded`]: it may have taken
+    /// effect. [`RunError::Work`]: its own error.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops `work` and gives the connection back as above.
+    pub async fn run<T, E, F>(
+        &self,
+        deadline: impl Into<Deadline>,
+        work: F,
+    ) -> Result<T, RunError<E>>
+    where
+        F: AsyncFnOnce(&mut Connection<D>) -> Result<T, E>,
+    {
+        let deadline = deadline.into();
+        let limit = deadline.left();
+        let mut connection = self.core.acquire_by(deadline).await?;
+        match timeout_at(deadline.instant(), work(&mut connection)).await {
+            Ok(done) => done.map_err(RunError::Work),
+            Err(_elapsed) => Err(RunError::DeadlineExceeded {
+                partition: self.name().to_owned(),
+                limit,
+            }),
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.core.settings.name
+    }
+
+    /// Its settings, with every default filled in.
+    #[must_use]
+    pub fn settings(&self) -> &PartitionSettings {
+        &self.core.settings
+    }
+
+    /// Where its connections go to, without any secret.
+    #[must_use]
+    pub fn endpoint(&self) -> &Endpoint {
+        self.core.driver.endpoint()
+    }
+
+    /// What it looks like now.
+    #[must_use]
+    pub fn status(&self) -> PartitionStatus {
+        self.core.status()
+    }
+}
+
+impl<D: Driver> Clone for Partition<D> {
+    fn clone(&self) -> Self {
+        Self {
+            core: Arc::clone(&self.core),
+        }
+    }
+}
+
+impl<D: Driver> fmt::Debug for Partition<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Partition")
+            .field("status", &self.status())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,123 @@
+//! What a partition and a pool look like at one moment.
+
+use std::fmt;
+use std::time::Duration;
+
+/// One partition at one moment.
+///
+/// Every connection counts in exactly one of `opening`, `idle`, `used`, `returning`, `closing` and
+/// `ghosts`; their sum never exceeds `max_connections`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PartitionStatus {
+    /// Its name.
+    pub name: String,
+    /// The most slots that it may hold.
+    pub max_connections: u32,
+    /// The bound of its queue.
+    pub max_waiters: u32,
+    /// Slots held by callers, also while their connection is being opened.
+    pub in_use: u32,
+    /// Callers in the queue.
+    pub waiting: u32,
+    /// Connections being opened.
+    pub opening: u32,
+    /// Open connections that nobody holds.
+    pub idle: u32,
+    /// Connections in the hands of callers.
+    pub used: u32,
+    /// Connections on the return path: their caller has left, their backend is not quiet yet.
+    pub returning: u32,
+    /// Connections being closed.
+    pub closing: u32,
+    /// Connections that we closed and whose backend is not yet known gone.
+    pub ghosts: u32,
+    /// Age of the oldest hold.
+    pub oldest_hold: Option<Duration>,
+    /// Expected length of a hold, once there is evidence.
+    pub expected_hold: Option<Duration>,
+}
+
+impl PartitionStatus {
+    /// Connections that the server may be counting for us.
+    #[must_use]
+    pub fn connections(&self) -> u32 {
+        self.opening + self.idle + self.used + self.returning + self.closing + self.ghosts
+    }
+}
+
+impl fmt::Display for PartitionStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: in use {} of {}, waiting {} of {}; connections: opening {}, idle {}, used {}, returning {}, closing {}, ghosts {}",
+            self.name,
+            self.in_use,
+            self.max_connections,
+            self.waiting,
+            self.max_waiters,
+            self.opening,
+            self.idle,
+            self.used,
+            self.returning,
+            self.closing,
+            self.ghosts,
+        )?;
+        match self.oldest_hold {
+            Some(age) => write!(f, "; oldest hold {}", Seconds(age)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// All partitions of a pool, in the order in which they were configured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolStatus {
+    /// One entry a partition.
+    pub partitions: Vec<PartitionStatus>,
+}
+
+impl fmt::Display for PoolStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (line, partition) in self.partitions.iter().enumerate() {
+            if line > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{partition}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A duration for people: `12.3 s`, `40 ms`, `250 us`.
+pub(crate) struct Seconds(pub(crate) Duration);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs_f64();
+        if self.0 >= Duration::from_secs(100) {
+            write!(f, "{seconds:.0} s")
+        } else if self.0 >= Duration::from_secs(1) {
+            write!(f, "{seconds:.1} s")
+        } else if self.0 >= Duration::from_millis(1) {
+            write!(f, "{:.0} ms", seconds * 1e3)
+        } else {
+            write!(f, "{:.0} us", seconds * 1e6)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_like_a_person_would_say_them() {
+        let text = |nanos| Seconds(Duration::from_nanos(nanos)).to_string();
+        assert_eq!(text(12_345_000_000), "12.3 s");
+        assert_eq!(text(40_000_000), "40 ms");
+        assert_eq!(text(250_000), "250 us");
+        assert_eq!(text(3_600_000_000_000), "3600 s");
+    }
+}
