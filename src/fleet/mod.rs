@@ -12,6 +12,9 @@ mod report;
 mod shrink;
 mod text;
 
+#[cfg(test)]
+mod tests;
+
 pub use capacity::{
     Database, Demand, DemandKind, ExternalDemand, Fleet, Limits, OpenSessions, Role, Server,
     ServerLimits, assess,

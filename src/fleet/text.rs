@@ -45,7 +45,13 @@ impl FleetReport {
     fn outcome(&self) -> String {
         let full = self.servers().iter().any(ServerReport::is_full);
         match self.binding() {
-            Some(binding) if !binding.fits() => format!("does not fit on {}", binding.server),
+            Some(binding) if !binding.fits() => {
+                format!(
+                    "does not fit, {} on {}",
+                    binding.difference_text(),
+                    binding.server
+                )
+            }
             _ if full => "could not be done, a server is full".into(),
             _ => "fits".into(),
         }
@@ -198,7 +204,7 @@ impl Columns {
         self.fmt_row(f, &name, figures, constraint.verdict.as_str())?;
         let granted = Term::sum_text(&constraint.granted_terms);
         fmt_wrapped(f, SUM, &format!("granted = {granted}"))?;
-        fmt_wrapped(f, SUM, &format!("needed = {}", constraint.needed_text()))
+        fmt_wrapped(f, SUM, &format!("needed  = {}", constraint.needed_text()))
     }
 
     fn fmt_row(
@@ -235,7 +241,7 @@ impl Constraint {
             .map(|p| p.size.to_string())
             .collect();
         format!(
-            "{replicas} of {sizes} with surge {surge}{reserve} against {limit} need {needed} of \
+            "{replicas} of {sizes} with surge {surge}{reserve} against {limit} {need} {needed} of \
              {granted} granted{terms}: {difference}.",
             replicas = replicas(self.max_replicas),
             sizes = if sizes.is_empty() {
@@ -246,6 +252,11 @@ impl Constraint {
             surge = self.surge,
             reserve = self.reserve_text(),
             limit = self.limit_text(),
+            need = if self.max_replicas == 1 {
+                "needs"
+            } else {
+                "need"
+            },
             needed = self.needed,
             granted = self.granted,
             terms = self.terms_text(),
@@ -348,18 +359,28 @@ impl Display for Verdict {
 impl Display for Warning {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OthersBeyondReserve { .. } | Self::OthersUnderLimit { .. } => self.fmt_others(f),
-            Self::SuperuserRole { server, role } => write!(
-                f,
-                "{server}: role {role} is a superuser. No limit binds it, so the service can take \
-                 the slots that are reserved for repairs. Use a role that has only LOGIN and its \
-                 grants."
-            ),
-            Self::InvalidDatabase { server, database } => write!(
-                f,
-                "{server}: database {database} is invalid, since a DROP DATABASE was interrupted. \
-                 Nobody can connect to it. Drop it and restore it."
-            ),
+            Self::OthersBeyondReserve {
+                server,
+                open,
+                reserve,
+                needed_with_them,
+                granted,
+            } => {
+                let sum = [*needed_with_them, *granted];
+                fmt_beyond_reserve(f, server, *open, *reserve, sum)
+            }
+            Self::OthersUnderLimit {
+                server,
+                scope,
+                open,
+                needed_with_them,
+                granted,
+            } => {
+                let sum = [*needed_with_them, *granted];
+                fmt_under_limit(f, server, *open, scope, sum)
+            }
+            Self::SuperuserRole { server, role } => fmt_superuser(f, server, role),
+            Self::InvalidDatabase { server, database } => fmt_invalid(f, server, database),
             Self::ExternalWithoutRole {
                 server,
                 pool,
@@ -384,41 +405,55 @@ impl Display for Warning {
     }
 }
 
-impl Warning {
-    fn fmt_others(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::OthersBeyondReserve {
-                server,
-                open,
-                reserve,
-                needed_with_them: needed,
-                granted,
-            } => write!(
-                f,
-                "{server}: {} are open now, more than the reserve of {reserve}. With them in its \
-                 place {needed} of {granted} are needed, which {}. Raise the reserve, or end them.",
-                foreign_sessions(*open),
-                if needed <= granted {
-                    "fits"
-                } else {
-                    "does not fit"
-                },
-            ),
-            Self::OthersUnderLimit {
-                server,
-                scope,
-                open,
-                needed_with_them: needed,
-                granted,
-            } => write!(
-                f,
-                "{server}: {} are open now under the limit of {scope}. With them {needed} of \
-                 {granted} are needed, which does not fit. Raise the limit, or end them.",
-                foreign_sessions(*open),
-            ),
-            _ => Ok(()),
-        }
-    }
+fn fmt_beyond_reserve(
+    f: &mut Formatter<'_>,
+    server: &str,
+    open: u64,
+    reserve: u32,
+    [needed, granted]: [u64; 2],
+) -> fmt::Result {
+    write!(
+        f,
+        "{server}: {open} are open now, more than the reserve of {reserve}. With them in its place \
+         {needed} of {granted} are needed, which {verdict}. Raise the reserve, or end them.",
+        open = foreign_sessions(open),
+        verdict = if needed <= granted {
+            "fits"
+        } else {
+            "does not fit"
+        },
+    )
+}
+
+fn fmt_under_limit(
+    f: &mut Formatter<'_>,
+    server: &str,
+    open: u64,
+    scope: &Scope,
+    [needed, granted]: [u64; 2],
+) -> fmt::Result {
+    write!(
+        f,
+        "{server}: {open} are open now under the limit of {scope}. With them {needed} of {granted} \
+         are needed, which does not fit. Raise the limit, or end them.",
+        open = foreign_sessions(open),
+    )
+}
+
+fn fmt_superuser(f: &mut Formatter<'_>, server: &str, role: &str) -> fmt::Result {
+    write!(
+        f,
+        "{server}: role {role} is a superuser. No limit binds it, so the service can take the \
+         slots that are reserved for repairs. Use a role that has only LOGIN and its grants."
+    )
+}
+
+fn fmt_invalid(f: &mut Formatter<'_>, server: &str, database: &str) -> fmt::Result {
+    write!(
+        f,
+        "{server}: database {database} is invalid, since a DROP DATABASE was interrupted. Nobody \
+         can connect to it. Drop it and restore it."
+    )
 }
 
 fn foreign_sessions(count: u64) -> String {
