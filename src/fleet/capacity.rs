@@ -405,12 +405,15 @@ impl<'a> Sum<'a> {
         )
     }
 
-    /// Invariant 1. Nobody named: as an ordinary role.
+    /// Invariant 1. A role that is not known is taken for an ordinary one.
     fn smallest_grant(&self, limits: &ServerLimits) -> Vec<Term> {
-        let grants = self.roles(limits).into_iter().map(|r| grant(limits, &r));
+        let unknown = self.uses.iter().any(|u| u.role.is_none());
+        let unknown = unknown.then(|| Role::new("unknown"));
+        let roles = self.roles(limits).into_iter().chain(unknown);
+        let grants = roles.map(|role| grant(limits, &role));
         grants
             .min_by_key(|terms| Term::total(terms))
-            .unwrap_or_else(|| grant(limits, &Role::new("")))
+            .unwrap_or_else(|| grant(limits, &Role::new("nobody")))
     }
 
     fn grants(&self, limits: &ServerLimits) -> Vec<RoleGrant> {

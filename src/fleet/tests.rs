@@ -480,6 +480,26 @@ fn an_external_pool_without_a_role_counts_toward_none_of_several() {
 }
 
 #[test]
+fn an_external_pool_of_unknown_role_is_granted_no_more_than_an_ordinary_one() {
+    let mut known = limits(100);
+    known.roles = vec![superuser("root", None), superuser("admin", None)];
+    let mut server = server(known, &[]);
+    server
+        .demands
+        .push(Demand::partition("a", 10, "root", "shop"));
+    server
+        .demands
+        .push(Demand::partition("b", 10, "admin", "shop"));
+    let mut fleet = fleet(1, 0, 0);
+    assert_eq!(
+        assess(&fleet, std::slice::from_ref(&server)).granted(),
+        Some(100)
+    );
+    fleet.external.push(ExternalDemand::new("jobs", 4));
+    assert_eq!(assess(&fleet, &[server]).granted(), Some(97));
+}
+
+#[test]
 fn an_external_pool_with_its_own_role_is_held_to_that_roles_limit() {
     let mut known = limits(100);
     known.roles = vec![role("app", None), role("worker", Some(3))];
