@@ -429,6 +429,25 @@ fn a_partition_that_can_fail_over_gets_one_size_for_both_servers() {
 }
 
 #[test]
+fn a_partition_of_two_sizes_is_proposed_one_up_to_the_larger() {
+    let second = server(limits(203), &[10]);
+    let report = assess(&fleet(6, 0, 0), &[server(limits(103), &[20]), second]);
+    assert_eq!(sizes(&report), Some(vec![16]));
+}
+
+#[test]
+fn partitions_under_a_tight_limit_keep_their_proportion_when_another_limit_is_met() {
+    let mut known = limits(33);
+    known.roles.push(role("app", Some(10)));
+    let mut server = server(known, &[40, 20]);
+    server
+        .demands
+        .push(Demand::partition("reports", 40, "reports", "shop"));
+    let report = assess(&fleet(1, 0, 0), &[server]);
+    assert_eq!(sizes(&report), Some(vec![7, 3, 20]));
+}
+
+#[test]
 fn an_external_pool_counts_on_every_server_and_keeps_its_size() {
     let mut fleet = fleet(5, 0, 0);
     fleet.external.push(ExternalDemand::new("jobs", 4));
@@ -538,6 +557,25 @@ fn a_server_that_is_full_is_itself_the_finding() {
     assert!(
         text.contains("db:5432/shop has no slot left for this check (53300)"),
         "{text}"
+    );
+}
+
+#[test]
+fn next_to_a_server_that_is_full_nothing_is_proposed() {
+    let full = Server::new("full:5432/shop", Limits::Full);
+    let report = assess(&fleet(5, 0, 0), &[server(limits(100), &[20]), full.clone()]);
+    assert_eq!((report.needed(), report.granted()), (Some(100), Some(97)));
+    assert_eq!(
+        (report.largest_fleet(), report.largest_partitions()),
+        (None, None)
+    );
+    assert!(!report.fits_without_surge());
+    let fitting = assess(&fleet(1, 0, 0), &[server(limits(100), &[20]), full]);
+    assert!(!fitting.fits());
+    assert!(
+        fitting
+            .to_string()
+            .starts_with("fleet check: could not be done, a server is full\n")
     );
 }
 
