@@ -8,6 +8,7 @@ pub mod driver;
 #[path = "driver/tokio_postgres/mod.rs"]
 pub mod driver_tokio_postgres;
 pub mod error;
+pub mod fleet;
 pub mod observe;
 mod pool;
 mod session;

@@ -1,0 +1,670 @@
+//! What a fleet needs of each server, and what each server grants it.
+//!
+//! ```text
+//! granted(role) = max_connections - superuser_reserved_connections
+//!                 - reserved_connections   (16+; not for members of pg_use_reserved_connections)
+//! needed        = (max_replicas + surge) x (partitions + control + external) + reserve
+//! ```
+//!
+//! What holds for every report:
+//! 1. The total of a server is held against the smallest grant among the roles used there: the
+//!    reserved slots are "slots left free", so whoever fills the server up to a larger grant shuts
+//!    out the role with the smaller one.
+//! 2. A role's limit binds the connections of that role. A database's limit binds every ordinary
+//!    role in it, and the connections of superusers count toward it. Neither binds a superuser.
+//! 3. No input panics. Sums saturate at `u64::MAX`, which no server grants, so a saturated sum
+//!    never turns into a fleet that fits.
+//! 4. The report fits exactly if every constraint fits and every server could be read.
+
+use super::report::{
+    Constraint, FleetReport, Part, RoleGrant, Scope, ServerReport, ServerState, Term, Warning,
+};
+
+/// What the owner states about the fleet.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::Fleet;
+///
+/// let mut fleet = Fleet::new(5, 1);
+/// fleet.reserve = 10;
+/// assert_eq!((fleet.max_replicas, fleet.surge, fleet.reserve), (5, 1, 10));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Fleet {
+    /// The most replicas that ever serve at once, as the autoscaler is told.
+    pub max_replicas: u32,
+    /// The replicas that a rolling deploy adds for a while, terminating ones included.
+    pub surge: u32,
+    /// Connections kept free on every server for everyone else: people, migrations, monitoring.
+    pub reserve: u32,
+    /// Pools of the same service that this library does not manage.
+    ///
+    /// Nothing says to which server they connect, so they count on every one.
+    pub external: Vec<ExternalDemand>,
+}
+
+impl Fleet {
+    /// A fleet with no reserve and no external pools.
+    ///
+    /// Replicas and surge have no default, because a wrong guess is found out under load.
+    #[must_use]
+    pub fn new(max_replicas: u32, surge: u32) -> Self {
+        Self {
+            max_replicas,
+            surge,
+            reserve: 0,
+            external: Vec::new(),
+        }
+    }
+}
+
+/// A pool that every replica opens beside this library, as declared by the owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ExternalDemand {
+    /// What the owner calls it.
+    pub name: String,
+    /// Its connections in each replica.
+    pub size: u32,
+    /// The role it logs in with. `None`: counted toward the role of the demands, if they use
+    /// exactly one, and otherwise toward no role's limit.
+    pub role: Option<String>,
+    /// The database it uses. `None`: as for `role`.
+    pub database: Option<String>,
+}
+
+impl ExternalDemand {
+    /// A pool whose role and database are not stated.
+    #[must_use]
+    pub fn new(name: impl Into<String>, size: u32) -> Self {
+        Self {
+            name: name.into(),
+            size,
+            role: None,
+            database: None,
+        }
+    }
+}
+
+/// One real server, however many URLs lead to it, and what each replica wants of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Server {
+    /// How the report calls it, in the manner of `host:port/database`. It is printed, so it must
+    /// hold no secret.
+    pub label: String,
+    /// What the server said about itself.
+    pub limits: Limits,
+    /// The connections that each replica opens here.
+    pub demands: Vec<Demand>,
+}
+
+impl Server {
+    /// A server with nothing asked of it yet.
+    #[must_use]
+    pub fn new(label: impl Into<String>, limits: Limits) -> Self {
+        Self {
+            label: label.into(),
+            limits,
+            demands: Vec::new(),
+        }
+    }
+}
+
+/// Whether the limits of a server are known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Limits {
+    /// They were read, or stated by hand.
+    Known(ServerLimits),
+    /// The server refused the check itself for want of a slot (SQLSTATE 53300). The report says so,
+    /// and does not fit.
+    Full,
+}
+
+/// What a server grants, and to whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerLimits {
+    /// `server_version_num`: 170004 is 17.4.
+    pub version_num: u32,
+    /// `max_connections`; on a standby, the standby's own.
+    pub max_connections: u32,
+    /// `superuser_reserved_connections`.
+    pub superuser_reserved_connections: u32,
+    /// `reserved_connections`. Not counted before version 16, which does not know it.
+    pub reserved_connections: u32,
+    /// `pg_is_in_recovery()`: the server is a standby.
+    pub in_recovery: bool,
+    /// The roles used here. One that is missing is taken for an ordinary role without a limit.
+    pub roles: Vec<Role>,
+    /// The databases used here. One that is missing is taken to be valid and without a limit.
+    pub databases: Vec<Database>,
+    /// Client sessions that are open now and are not of this fleet, superusers included. Empty if
+    /// they were not counted.
+    pub others: Vec<OpenSessions>,
+}
+
+impl ServerLimits {
+    /// The limits of a primary with Postgres's default of 3 `superuser_reserved_connections`.
+    #[must_use]
+    pub fn new(version_num: u32, max_connections: u32) -> Self {
+        Self {
+            version_num,
+            max_connections,
+            superuser_reserved_connections: 3,
+            reserved_connections: 0,
+            in_recovery: false,
+            roles: Vec::new(),
+            databases: Vec::new(),
+            others: Vec::new(),
+        }
+    }
+}
+
+/// A role that the fleet logs in with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Role {
+    /// `rolname`.
+    pub name: String,
+    /// `rolsuper`.
+    pub superuser: bool,
+    /// Whether it has the privileges of `pg_use_reserved_connections` (16+).
+    pub may_use_reserved: bool,
+    /// `rolconnlimit`; `None` where Postgres says -1.
+    pub connection_limit: Option<u32>,
+}
+
+impl Role {
+    /// An ordinary role without a limit of its own.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            superuser: false,
+            may_use_reserved: false,
+            connection_limit: None,
+        }
+    }
+}
+
+/// A database that the fleet connects to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Database {
+    /// `datname`.
+    pub name: String,
+    /// `datconnlimit`; `None` where Postgres says -1 or -2.
+    pub connection_limit: Option<u32>,
+    /// False where `datconnlimit` is -2: a DROP DATABASE was interrupted, and nobody can connect.
+    pub valid: bool,
+}
+
+impl Database {
+    /// A valid database without a limit of its own.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            connection_limit: None,
+            valid: true,
+        }
+    }
+}
+
+/// Sessions that are open now under one role in one database, and are not of this fleet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OpenSessions {
+    /// `usename`.
+    pub role: String,
+    /// `datname`.
+    pub database: String,
+    /// How many.
+    pub sessions: u32,
+}
+
+impl OpenSessions {
+    /// So many sessions of this role in this database.
+    #[must_use]
+    pub fn new(role: impl Into<String>, database: impl Into<String>, sessions: u32) -> Self {
+        Self {
+            role: role.into(),
+            database: database.into(),
+            sessions,
+        }
+    }
+}
+
+/// Connections that each replica opens to one server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Demand {
+    /// What opens them. A partition that a failover can bring to several servers is a demand on
+    /// each of them, under one name, and is given one size in every proposal.
+    pub name: String,
+    /// Partition or control.
+    pub kind: DemandKind,
+    /// The connections in each replica.
+    pub size: u32,
+    /// The role they log in with.
+    pub role: String,
+    /// The database they use.
+    pub database: String,
+    /// Whether a proposal may make it smaller.
+    pub may_shrink: bool,
+}
+
+impl Demand {
+    /// The connections of a partition. A proposal may make it smaller.
+    #[must_use]
+    pub fn partition(
+        name: impl Into<String>,
+        size: u32,
+        role: impl Into<String>,
+        database: impl Into<String>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            kind: DemandKind::Partition,
+            size,
+            role: role.into(),
+            database: database.into(),
+            may_shrink: true,
+        }
+    }
+
+    /// The library's own connections. They keep their size in every proposal.
+    #[must_use]
+    pub fn control(size: u32, role: impl Into<String>, database: impl Into<String>) -> Self {
+        Self {
+            kind: DemandKind::Control,
+            may_shrink: false,
+            ..Self::partition("control", size, role, database)
+        }
+    }
+}
+
+/// What opens a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum DemandKind {
+    /// A partition of the pool.
+    Partition,
+    /// The library itself, for its own upkeep.
+    Control,
+    /// A pool that the library does not manage.
+    External,
+}
+
+/// Holds the fleet against every server and says whether it fits, with the sum.
+///
+/// Each element of `servers` is one real server. Two that are the same server must be merged by
+/// the caller first, or each would be granted what they share.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Demand, Fleet, Limits, Server, ServerLimits, assess};
+///
+/// let limits = Limits::Known(ServerLimits::new(170_004, 100));
+/// let mut server = Server::new("db:5432/shop", limits);
+/// server.demands.push(Demand::partition("transactional", 20, "app", "shop"));
+///
+/// let report = assess(&Fleet::new(5, 0), &[server]);
+/// assert!(!report.fits());
+/// assert_eq!((report.needed(), report.granted()), (Some(100), Some(97)));
+/// assert_eq!(report.largest_fleet(), Some(4));
+/// ```
+#[must_use]
+pub fn assess(fleet: &Fleet, servers: &[Server]) -> FleetReport {
+    let reports = servers.iter().map(|s| Sum::new(fleet, s).report());
+    FleetReport::new(fleet, reports.collect(), warnings(fleet, servers))
+}
+
+/// One server with the connections that each replica opens to it.
+struct Sum<'a> {
+    fleet: &'a Fleet,
+    server: &'a Server,
+    uses: Vec<Use<'a>>,
+}
+
+/// A demand, or an external pool with its role and database filled in where they are certain.
+struct Use<'a> {
+    part: Part,
+    role: Option<&'a str>,
+    database: Option<&'a str>,
+}
+
+impl<'a> Sum<'a> {
+    fn new(fleet: &'a Fleet, server: &'a Server) -> Self {
+        let demands = server.demands.iter().map(Use::of_demand);
+        let external = fleet.external.iter().map(|e| Use::of_external(e, server));
+        Self {
+            fleet,
+            server,
+            uses: demands.chain(external).collect(),
+        }
+    }
+
+    fn report(&self) -> ServerReport {
+        let label = self.server.label.clone();
+        let (state, grants, constraints) = match &self.server.limits {
+            Limits::Known(limits) => (
+                ServerState::Read {
+                    version_num: limits.version_num,
+                    in_recovery: limits.in_recovery,
+                },
+                self.grants(limits),
+                self.constraints(limits),
+            ),
+            Limits::Full => (
+                ServerState::Full {
+                    needed: self.constraint(Scope::Server, Vec::new()).needed,
+                },
+                Vec::new(),
+                Vec::new(),
+            ),
+        };
+        ServerReport {
+            label,
+            state,
+            grants,
+            constraints,
+        }
+    }
+
+    fn constraints(&self, limits: &ServerLimits) -> Vec<Constraint> {
+        let total = self.constraint(Scope::Server, self.smallest_grant(limits));
+        let roles = self.roles(limits).into_iter().filter_map(role_limit);
+        let databases = limits.databases.iter().filter_map(database_limit);
+        let limited = roles.chain(databases).map(|(s, t)| self.constraint(s, t));
+        std::iter::once(total)
+            .chain(limited.filter(|c| self.binds(c, limits)))
+            .collect()
+    }
+
+    /// Invariant 2: a limit that nobody here is bound by is not a constraint.
+    fn binds(&self, constraint: &Constraint, limits: &ServerLimits) -> bool {
+        let mut under = self.uses.iter().filter(|u| u.is_under(&constraint.scope));
+        under.any(|u| !u.role.is_some_and(|r| role_of(limits, r).superuser))
+    }
+
+    fn constraint(&self, scope: Scope, granted_terms: Vec<Term>) -> Constraint {
+        let under = self.uses.iter().filter(|u| u.is_under(&scope));
+        let parts = under.map(|u| u.part.clone()).collect();
+        Constraint::new(
+            self.fleet,
+            self.server.label.clone(),
+            scope,
+            granted_terms,
+            parts,
+        )
+    }
+
+    /// Invariant 1. A role that is not known is taken for an ordinary one.
+    fn smallest_grant(&self, limits: &ServerLimits) -> Vec<Term> {
+        let unknown = self.uses.iter().any(|u| u.role.is_none());
+        let unknown = unknown.then(|| Role::new("unknown"));
+        let roles = self.roles(limits).into_iter().chain(unknown);
+        let grants = roles.map(|role| grant(limits, &role));
+        grants
+            .min_by_key(|terms| Term::total(terms))
+            .unwrap_or_else(|| grant(limits, &Role::new("nobody")))
+    }
+
+    fn grants(&self, limits: &ServerLimits) -> Vec<RoleGrant> {
+        let roles = self.roles(limits).into_iter();
+        let granted = roles.map(|role| RoleGrant {
+            granted: Term::total(&grant(limits, &role)),
+            role: role.name,
+        });
+        granted.collect()
+    }
+
+    /// The roles used here, each once, in the order of the demands.
+    fn roles(&self, limits: &ServerLimits) -> Vec<Role> {
+        let names = distinct(self.uses.iter().filter_map(|u| u.role));
+        names.into_iter().map(|n| role_of(limits, n)).collect()
+    }
+}
+
+impl<'a> Use<'a> {
+    fn of_demand(demand: &'a Demand) -> Self {
+        Self {
+            part: Part {
+                name: demand.name.clone(),
+                kind: demand.kind,
+                size: demand.size,
+                may_shrink: demand.may_shrink,
+            },
+            role: Some(&demand.role),
+            database: Some(&demand.database),
+        }
+    }
+
+    fn of_external(external: &'a ExternalDemand, server: &'a Server) -> Self {
+        Self {
+            part: Part {
+                name: external.name.clone(),
+                kind: DemandKind::External,
+                size: external.size,
+                may_shrink: false,
+            },
+            role: external.role.as_deref().or_else(|| only_role(server)),
+            database: external
+                .database
+                .as_deref()
+                .or_else(|| only_database(server)),
+        }
+    }
+
+    fn is_under(&self, scope: &Scope) -> bool {
+        match scope {
+            Scope::Server => true,
+            Scope::Role { name } => self.role == Some(name),
+            Scope::Database { name } => self.database == Some(name),
+        }
+    }
+}
+
+fn role_limit(role: Role) -> Option<(Scope, Vec<Term>)> {
+    let term = Term::new(role.connection_limit?, "rolconnlimit");
+    Some((Scope::Role { name: role.name }, vec![term]))
+}
+
+fn database_limit(database: &Database) -> Option<(Scope, Vec<Term>)> {
+    let term = Term::new(database.connection_limit?, "datconnlimit");
+    let name = database.name.clone();
+    Some((Scope::Database { name }, vec![term]))
+}
+
+/// The first version that knows `reserved_connections`.
+const RESERVED_CONNECTIONS_SINCE: u32 = 160_000;
+
+/// What the server grants this role, as terms to be added up.
+fn grant(limits: &ServerLimits, role: &Role) -> Vec<Term> {
+    let superusers = limits.superuser_reserved_connections;
+    let reserved = limits.reserved_connections;
+    let mut terms = vec![Term::new(limits.max_connections, "max_connections")];
+    if role.superuser {
+        return terms;
+    }
+    terms.push(Term::less(superusers, "superuser_reserved_connections"));
+    let knows_reserved = limits.version_num >= RESERVED_CONNECTIONS_SINCE && reserved > 0;
+    if knows_reserved && !role.may_use_reserved {
+        terms.push(Term::less(reserved, "reserved_connections"));
+    }
+    terms
+}
+
+fn role_of(limits: &ServerLimits, name: &str) -> Role {
+    let found = limits.roles.iter().find(|r| r.name == name);
+    found.cloned().unwrap_or_else(|| Role::new(name))
+}
+
+fn only_role(server: &Server) -> Option<&str> {
+    only(server.demands.iter().map(|d| d.role.as_str()))
+}
+
+fn only_database(server: &Server) -> Option<&str> {
+    only(server.demands.iter().map(|d| d.database.as_str()))
+}
+
+/// The one value that all of them are, if they are all one.
+fn only<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    match distinct(names)[..] {
+        [name] => Some(name),
+        _ => None,
+    }
+}
+
+fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut seen = Vec::new();
+    for name in names {
+        if !seen.contains(&name) {
+            seen.push(name);
+        }
+    }
+    seen
+}
+
+fn warnings(fleet: &Fleet, servers: &[Server]) -> Vec<Warning> {
+    let mut all = Vec::new();
+    for server in servers {
+        if let Limits::Known(limits) = &server.limits {
+            let sum = Sum::new(fleet, server);
+            all.extend(sum.others_beyond_reserve(limits));
+            all.extend(sum.others_under_limits(limits));
+            all.extend(sum.superusers(limits));
+            all.extend(sum.invalid_databases(limits));
+            all.extend(sum.guessed_externals(limits));
+        }
+    }
+    all.extend((fleet.reserve == 0).then_some(Warning::NoReserve));
+    all.extend(shared_servers(servers));
+    all
+}
+
+impl Sum<'_> {
+    fn others_beyond_reserve(&self, limits: &ServerLimits) -> Option<Warning> {
+        let open = sessions(limits.others.iter());
+        if open <= u64::from(self.fleet.reserve) {
+            return None;
+        }
+        let total = self.constraint(Scope::Server, self.smallest_grant(limits));
+        Some(Warning::OthersBeyondReserve {
+            server: self.server.label.clone(),
+            open,
+            reserve: self.fleet.reserve,
+            needed_with_them: total.needed_without_reserve().saturating_add(open),
+            granted: total.granted,
+        })
+    }
+
+    /// Others count toward the limits of a role and a database too, which the reserve does not cover.
+    fn others_under_limits(&self, limits: &ServerLimits) -> Vec<Warning> {
+        let limited = self.constraints(limits).into_iter().skip(1);
+        limited
+            .filter_map(|c| self.others_under(&c, limits))
+            .collect()
+    }
+
+    fn others_under(&self, constraint: &Constraint, limits: &ServerLimits) -> Option<Warning> {
+        let under = limits
+            .others
+            .iter()
+            .filter(|o| o.is_under(&constraint.scope));
+        let open = sessions(under);
+        let needed_with_them = constraint.needed.saturating_add(open);
+        (open > 0 && needed_with_them > constraint.granted).then(|| Warning::OthersUnderLimit {
+            server: self.server.label.clone(),
+            scope: constraint.scope.clone(),
+            open,
+            needed_with_them,
+            granted: constraint.granted,
+        })
+    }
+
+    fn superusers(&self, limits: &ServerLimits) -> Vec<Warning> {
+        let roles = self.roles(limits).into_iter().filter(|r| r.superuser);
+        let warning = |role: Role| Warning::SuperuserRole {
+            server: self.server.label.clone(),
+            role: role.name,
+        };
+        roles.map(warning).collect()
+    }
+
+    fn invalid_databases(&self, limits: &ServerLimits) -> Vec<Warning> {
+        let invalid = limits.databases.iter().filter(|d| !d.valid);
+        let warning = |database: &Database| Warning::InvalidDatabase {
+            server: self.server.label.clone(),
+            database: database.name.clone(),
+        };
+        invalid.map(warning).collect()
+    }
+
+    /// Says where an external pool was counted, where a limit makes that matter.
+    fn guessed_externals(&self, limits: &ServerLimits) -> Vec<Warning> {
+        let constraints = self.constraints(limits);
+        let limited = |is: fn(&Scope) -> bool| constraints.iter().any(|c| is(&c.scope));
+        let role_limited = limited(|s| matches!(s, Scope::Role { .. }));
+        let database_limited = limited(|s| matches!(s, Scope::Database { .. }));
+        let mut all = Vec::new();
+        for external in &self.fleet.external {
+            if role_limited && external.role.is_none() {
+                all.push(self.without_role(external));
+            }
+            if database_limited && external.database.is_none() {
+                all.push(self.without_database(external));
+            }
+        }
+        all
+    }
+
+    fn without_role(&self, external: &ExternalDemand) -> Warning {
+        Warning::ExternalWithoutRole {
+            server: self.server.label.clone(),
+            pool: external.name.clone(),
+            counted_toward: only_role(self.server).map(String::from),
+        }
+    }
+
+    fn without_database(&self, external: &ExternalDemand) -> Warning {
+        Warning::ExternalWithoutDatabase {
+            server: self.server.label.clone(),
+            pool: external.name.clone(),
+            counted_toward: only_database(self.server).map(String::from),
+        }
+    }
+}
+
+impl OpenSessions {
+    fn is_under(&self, scope: &Scope) -> bool {
+        match scope {
+            Scope::Server => true,
+            Scope::Role { name } => self.role == *name,
+            Scope::Database { name } => self.database == *name,
+        }
+    }
+}
+
+fn sessions<'a>(others: impl Iterator<Item = &'a OpenSessions>) -> u64 {
+    others.map(|o| u64::from(o.sessions)).sum()
+}
+
+/// One warning for all servers: it is the same truth about each.
+fn shared_servers(servers: &[Server]) -> Option<Warning> {
+    let shared = servers.iter().filter(|s| partitions(s).len() > 1);
+    let labels: Vec<String> = shared.map(|s| s.label.clone()).collect();
+    (!labels.is_empty()).then_some(Warning::SharedServer { servers: labels })
+}
+
+fn partitions(server: &Server) -> Vec<&str> {
+    let demands = server.demands.iter();
+    let partitions = demands.filter(|d| d.kind == DemandKind::Partition);
+    distinct(partitions.map(|d| d.name.as_str()))
+}

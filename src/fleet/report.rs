@@ -1,0 +1,448 @@
+//! The outcome of the fleet check, as values and as JSON. `text` prints it.
+
+use super::capacity::{DemandKind, Fleet};
+use super::shrink;
+
+/// Whether the fleet fits, with the sum that says so.
+///
+/// Its `Display` is a block of text for a terminal, which shows the arithmetic. It holds no
+/// secret, as long as the labels of the servers hold none.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct FleetReport {
+    fits: bool,
+    needed: Option<u64>,
+    granted: Option<u64>,
+    binding: Option<Constraint>,
+    max_replicas: u32,
+    surge: u32,
+    reserve: u32,
+    largest_fleet: Option<u32>,
+    largest_partitions: Option<Vec<PartitionSize>>,
+    fits_without_surge: bool,
+    servers: Vec<ServerReport>,
+    warnings: Vec<Warning>,
+}
+
+impl FleetReport {
+    pub(super) fn new(fleet: &Fleet, servers: Vec<ServerReport>, warnings: Vec<Warning>) -> Self {
+        let constraints = || servers.iter().flat_map(|s| &s.constraints);
+        let all_read = servers.iter().all(|s| !s.is_full());
+        let fits = all_read && constraints().all(Constraint::fits);
+        let binding = constraints().min_by_key(|c| c.headroom).cloned();
+        let replicas_alone = u64::from(fleet.max_replicas);
+        let fit_alone = constraints().all(|c| c.needed_by(replicas_alone) <= c.granted);
+        let fleets = constraints().map(Constraint::largest_fleet);
+        Self {
+            fits,
+            needed: binding.as_ref().map(|c| c.needed),
+            granted: binding.as_ref().map(|c| c.granted),
+            largest_fleet: fleets.min().filter(|_| all_read),
+            largest_partitions: shrink::largest_partitions(constraints())
+                .filter(|_| all_read && !fits),
+            fits_without_surge: all_read && fit_alone,
+            max_replicas: fleet.max_replicas,
+            surge: fleet.surge,
+            reserve: fleet.reserve,
+            binding,
+            servers,
+            warnings,
+        }
+    }
+
+    /// True if every constraint of every server fits, and every server could be read.
+    #[must_use]
+    pub fn fits(&self) -> bool {
+        self.fits
+    }
+
+    /// The constraint with the least headroom, which is the first to refuse; of several, the first
+    /// in the report. `None` if no server could be read.
+    #[must_use]
+    pub fn binding(&self) -> Option<&Constraint> {
+        self.binding.as_ref()
+    }
+
+    /// The connections that the fleet needs under the binding constraint.
+    #[must_use]
+    pub fn needed(&self) -> Option<u64> {
+        self.needed
+    }
+
+    /// The connections that the binding constraint grants.
+    #[must_use]
+    pub fn granted(&self) -> Option<u64> {
+        self.granted
+    }
+
+    /// The most replicas that fit with the surge, the partitions and the reserve as stated. 0 if
+    /// not even one does, `u32::MAX` if nothing limits them, `None` if a server could not be read.
+    #[must_use]
+    pub fn largest_fleet(&self) -> Option<u32> {
+        self.largest_fleet
+    }
+
+    /// Where the fleet does not fit: the partitions that would, with the replicas, the surge and
+    /// the reserve as stated. `None` if it fits, if not even one connection each does, or if a
+    /// server could not be read.
+    ///
+    /// They shrink in proportion, by largest remainder, and never below 1. No partition in it can
+    /// grow by one without breaking a constraint, unless it has the size that was stated.
+    #[must_use]
+    pub fn largest_partitions(&self) -> Option<&[PartitionSize]> {
+        self.largest_partitions.as_deref()
+    }
+
+    /// True if the replicas would fit if there were no surge.
+    ///
+    /// Where [`fits`](Self::fits) is false, that is a fleet that runs until its next deploy.
+    #[must_use]
+    pub fn fits_without_surge(&self) -> bool {
+        self.fits_without_surge
+    }
+
+    /// The replicas that were stated.
+    #[must_use]
+    pub fn max_replicas(&self) -> u32 {
+        self.max_replicas
+    }
+
+    /// The surge that was stated.
+    #[must_use]
+    pub fn surge(&self) -> u32 {
+        self.surge
+    }
+
+    /// The reserve that was stated.
+    #[must_use]
+    pub fn reserve(&self) -> u32 {
+        self.reserve
+    }
+
+    /// One report for each server, in the order given.
+    #[must_use]
+    pub fn servers(&self) -> &[ServerReport] {
+        &self.servers
+    }
+
+    /// What the owner should know, whether the fleet fits or not.
+    #[must_use]
+    pub fn warnings(&self) -> &[Warning] {
+        &self.warnings
+    }
+}
+
+/// The size that a proposal gives to a partition.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct PartitionSize {
+    /// The partition.
+    pub name: String,
+    /// Its connections in each replica.
+    pub size: u32,
+}
+
+/// What was found on one server.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct ServerReport {
+    /// The label that it was given.
+    pub label: String,
+    /// Whether it could be read.
+    pub state: ServerState,
+    /// What it grants to each role used, before their own limits.
+    pub grants: Vec<RoleGrant>,
+    /// The total first, then each limit of a role and of a database that binds somebody. Empty if
+    /// the server could not be read.
+    pub constraints: Vec<Constraint>,
+}
+
+impl ServerReport {
+    pub(super) fn is_full(&self) -> bool {
+        matches!(self.state, ServerState::Full { .. })
+    }
+}
+
+/// Whether a server could be read.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ServerState {
+    /// Its limits are known.
+    Read {
+        /// `server_version_num`.
+        version_num: u32,
+        /// It is a standby.
+        in_recovery: bool,
+    },
+    /// It had no slot left for the check itself.
+    Full {
+        /// The connections that the fleet needs there.
+        needed: u64,
+    },
+}
+
+/// What a server grants to one role.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct RoleGrant {
+    /// The role.
+    pub role: String,
+    /// The connections that it can open on an empty server.
+    pub granted: u64,
+}
+
+/// What a constraint is about.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Scope {
+    /// All connections to the server.
+    Server,
+    /// Those of one role.
+    Role {
+        /// The role.
+        name: String,
+    },
+    /// Those to one database.
+    Database {
+        /// The database.
+        name: String,
+    },
+}
+
+/// Whether a constraint is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// What is needed is granted.
+    Fits,
+    /// More is needed than is granted.
+    Exceeds,
+}
+
+/// A named amount in a sum. Negative: taken away.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Term {
+    /// How much.
+    pub amount: i64,
+    /// Of what, in the words of Postgres.
+    pub name: &'static str,
+}
+
+impl Term {
+    pub(super) fn new(amount: u32, name: &'static str) -> Self {
+        let amount = i64::from(amount);
+        Self { amount, name }
+    }
+
+    pub(super) fn less(amount: u32, name: &'static str) -> Self {
+        let amount = -i64::from(amount);
+        Self { amount, name }
+    }
+
+    /// The sum; 0 where more is taken away than is there.
+    pub(super) fn total(terms: &[Self]) -> u64 {
+        let sum: i64 = terms.iter().map(|t| t.amount).sum();
+        u64::try_from(sum).unwrap_or(0)
+    }
+}
+
+/// What each replica opens under a constraint.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Part {
+    /// The partition or pool.
+    pub name: String,
+    /// What opens it.
+    pub kind: DemandKind,
+    /// Its connections in each replica.
+    pub size: u32,
+    /// Whether a proposal may make it smaller.
+    pub may_shrink: bool,
+}
+
+/// One limit of one server, and what the fleet needs under it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Constraint {
+    /// The label of the server.
+    pub server: String,
+    /// What the limit is about.
+    pub scope: Scope,
+    /// The connections that are granted: the sum of `granted_terms`.
+    pub granted: u64,
+    /// What it is the sum of.
+    pub granted_terms: Vec<Term>,
+    /// The connections that are needed: `(max_replicas + surge) x per_replica + reserve`. It
+    /// saturates at `u64::MAX`.
+    pub needed: u64,
+    /// The replicas that were counted.
+    pub max_replicas: u32,
+    /// The replicas of a rolling deploy that were counted.
+    pub surge: u32,
+    /// What each replica opens.
+    pub per_replica: Vec<Part>,
+    /// What is kept for others; always 0 for a role or a database.
+    pub reserve: u32,
+    /// Whether it fits.
+    pub verdict: Verdict,
+    /// Granted less needed; negative: so many too many.
+    pub headroom: i64,
+}
+
+impl Constraint {
+    pub(super) fn new(
+        fleet: &Fleet,
+        server: String,
+        scope: Scope,
+        granted_terms: Vec<Term>,
+        per_replica: Vec<Part>,
+    ) -> Self {
+        let reserve = if scope == Scope::Server {
+            fleet.reserve
+        } else {
+            0
+        };
+        let mut constraint = Self {
+            server,
+            scope,
+            granted: Term::total(&granted_terms),
+            granted_terms,
+            needed: 0,
+            max_replicas: fleet.max_replicas,
+            surge: fleet.surge,
+            per_replica,
+            reserve,
+            verdict: Verdict::Fits,
+            headroom: 0,
+        };
+        constraint.judge();
+        constraint
+    }
+
+    fn judge(&mut self) {
+        self.needed = self.needed_by(self.replicas());
+        self.headroom = difference(self.granted, self.needed);
+        if self.headroom < 0 {
+            self.verdict = Verdict::Exceeds;
+        }
+    }
+
+    /// True if what is needed is granted.
+    #[must_use]
+    pub fn fits(&self) -> bool {
+        self.verdict == Verdict::Fits
+    }
+
+    /// All replicas at the worst moment of a deploy.
+    pub(super) fn replicas(&self) -> u64 {
+        u64::from(self.max_replicas) + u64::from(self.surge)
+    }
+
+    pub(super) fn needed_by(&self, replicas: u64) -> u64 {
+        let own = replicas.saturating_mul(self.sum_per_replica());
+        own.saturating_add(u64::from(self.reserve))
+    }
+
+    pub(super) fn needed_without_reserve(&self) -> u64 {
+        self.replicas().saturating_mul(self.sum_per_replica())
+    }
+
+    fn sum_per_replica(&self) -> u64 {
+        self.per_replica.iter().map(|p| u64::from(p.size)).sum()
+    }
+
+    /// What is granted to the fleet alone. `None` if the reserve alone is more than that.
+    pub(super) fn granted_to_fleet(&self) -> Option<u64> {
+        self.granted.checked_sub(u64::from(self.reserve))
+    }
+
+    fn largest_fleet(&self) -> u32 {
+        let Some(granted) = self.granted_to_fleet() else {
+            return 0;
+        };
+        let Some(replicas) = granted.checked_div(self.sum_per_replica()) else {
+            return u32::MAX;
+        };
+        let without_surge = replicas.saturating_sub(u64::from(self.surge));
+        u32::try_from(without_surge).unwrap_or(u32::MAX)
+    }
+}
+
+fn difference(granted: u64, needed: u64) -> i64 {
+    let exact = i128::from(granted) - i128::from(needed);
+    i64::try_from(exact).unwrap_or(if exact < 0 { i64::MIN } else { i64::MAX })
+}
+
+/// Something that the owner should know, and that does not by itself refuse the fleet.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Warning {
+    /// More sessions of others are open now than the reserve allows for.
+    OthersBeyondReserve {
+        /// The server.
+        server: String,
+        /// Their sessions.
+        open: u64,
+        /// What was declared for them.
+        reserve: u32,
+        /// What is needed with them in the place of the reserve.
+        needed_with_them: u64,
+        /// What is granted.
+        granted: u64,
+    },
+    /// With the sessions of others that are open now, the limit of a role or database is exceeded.
+    OthersUnderLimit {
+        /// The server.
+        server: String,
+        /// The role or database.
+        scope: Scope,
+        /// Their sessions under it.
+        open: u64,
+        /// What is needed with them.
+        needed_with_them: u64,
+        /// What is granted.
+        granted: u64,
+    },
+    /// The service logs in as a superuser.
+    SuperuserRole {
+        /// The server.
+        server: String,
+        /// The role.
+        role: String,
+    },
+    /// A database that nobody can connect to.
+    InvalidDatabase {
+        /// The server.
+        server: String,
+        /// The database.
+        database: String,
+    },
+    /// A role has a limit, and an external pool does not say which role it uses.
+    ExternalWithoutRole {
+        /// The server.
+        server: String,
+        /// The pool.
+        pool: String,
+        /// The role it was counted toward; `None` if the partitions use several.
+        counted_toward: Option<String>,
+    },
+    /// A database has a limit, and an external pool does not say which database it uses.
+    ExternalWithoutDatabase {
+        /// The server.
+        server: String,
+        /// The pool.
+        pool: String,
+        /// The database it was counted toward; `None` if the partitions use several.
+        counted_toward: Option<String>,
+    },
+    /// Nothing is kept for anyone else.
+    NoReserve,
+    /// Partitions share a server. Given once, for all servers where it is so.
+    SharedServer {
+        /// The servers.
+        servers: Vec<String>,
+    },
+}

@@ -1,0 +1,502 @@
+//! The report as a text for a terminal: first what is wrong and what would do, then the sums.
+//!
+//! Lines are at most [`WIDTH`] columns, unless a single name is longer.
+
+use std::fmt::{self, Display, Formatter};
+
+use super::report::{
+    Constraint, FleetReport, Part, PartitionSize, Scope, ServerReport, ServerState, Term, Verdict,
+    Warning,
+};
+
+/// Columns of a line.
+const WIDTH: usize = 100;
+
+/// The widest name that stands in the first column of the table. A longer one gets its own line.
+const NAME_WIDTH: usize = 24;
+
+/// Indents of a first line and of the lines that go on from it.
+const PLAIN: [&str; 2] = ["", ""];
+const ITEM: [&str; 2] = ["", "  "];
+const ROW: [&str; 2] = ["    ", "      "];
+const SUM: [&str; 2] = ["      ", "        "];
+
+impl Display for FleetReport {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "fleet check: {}", self.outcome())?;
+        for server in self.servers().iter().filter(|s| s.is_full()) {
+            fmt_wrapped(f, PLAIN, &server.full_text())?;
+        }
+        if let Some(binding) = self.binding() {
+            fmt_wrapped(f, PLAIN, &binding.sentence())?;
+        }
+        if !self.fits() {
+            self.fmt_proposals(f)?;
+        }
+        for server in self.servers() {
+            writeln!(f)?;
+            server.fmt(f)?;
+        }
+        self.fmt_warnings(f)
+    }
+}
+
+impl FleetReport {
+    fn outcome(&self) -> String {
+        let full = self.servers().iter().any(ServerReport::is_full);
+        match self.binding() {
+            Some(binding) if !binding.fits() => {
+                format!(
+                    "does not fit, {} on {}",
+                    binding.difference_text(),
+                    binding.server
+                )
+            }
+            _ if full => "could not be done, a server is full".into(),
+            _ => "fits".into(),
+        }
+    }
+
+    fn fmt_proposals(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Some(largest) = self.largest_fleet() else {
+            return Ok(());
+        };
+        if self.fits_without_surge() {
+            fmt_wrapped(f, PLAIN, &self.surge_text())?;
+        }
+        fmt_wrapped(f, PLAIN, &self.largest_fleet_text(largest))?;
+        fmt_wrapped(f, PLAIN, &self.largest_partitions_text())
+    }
+
+    fn surge_text(&self) -> String {
+        format!(
+            "It fits only without the surge: {} alone would, but the next rolling deploy adds {}.",
+            replicas(self.max_replicas()),
+            self.surge()
+        )
+    }
+
+    fn largest_fleet_text(&self, largest: u32) -> String {
+        let surge = self.surge();
+        match largest {
+            0 => format!("Largest fleet that fits: none, not even 1 replica with surge {surge}."),
+            n => format!(
+                "Largest fleet that fits: {} with surge {surge}.",
+                replicas(n)
+            ),
+        }
+    }
+
+    fn largest_partitions_text(&self) -> String {
+        let at = format!(
+            "{} with surge {}",
+            replicas(self.max_replicas()),
+            self.surge()
+        );
+        match self.largest_partitions() {
+            Some(sizes) => format!("Largest partitions that fit {at}: {}.", sizes_text(sizes)),
+            None => format!("Largest partitions that fit {at}: none, not even 1 connection each."),
+        }
+    }
+
+    fn fmt_warnings(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if !self.warnings().is_empty() {
+            writeln!(f)?;
+        }
+        for warning in self.warnings() {
+            fmt_wrapped(f, ITEM, &format!("warning: {warning}"))?;
+        }
+        Ok(())
+    }
+}
+
+fn sizes_text(sizes: &[PartitionSize]) -> String {
+    let named: Vec<String> = sizes
+        .iter()
+        .map(|s| format!("{} {}", s.name, s.size))
+        .collect();
+    named.join(", ")
+}
+
+fn replicas(count: u32) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} replica{plural}")
+}
+
+impl Display for ServerReport {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        fmt_wrapped(f, ITEM, &format!("{}: {}", self.label, self.state))?;
+        if self.constraints.is_empty() {
+            return Ok(());
+        }
+        let columns = Columns::of(&self.constraints);
+        columns.fmt_row(f, "limit", ["granted", "needed", "headroom"], "")?;
+        for constraint in &self.constraints {
+            columns.fmt_constraint(f, constraint)?;
+        }
+        self.fmt_grants(f)
+    }
+}
+
+impl ServerReport {
+    fn full_text(&self) -> String {
+        format!(
+            "{} has no slot left for this check (53300), so its limits could not be read. As a \
+             superuser, look in pg_stat_activity for who holds them, end what can go, and start \
+             again.",
+            self.label
+        )
+    }
+
+    /// Says which role decides, where they differ.
+    fn fmt_grants(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let same = self.grants.windows(2).all(|w| w[0].granted == w[1].granted);
+        if same {
+            return Ok(());
+        }
+        let each = self
+            .grants
+            .iter()
+            .map(|g| format!("{} to {}", g.granted, g.role));
+        let each: Vec<String> = each.collect();
+        let text = format!("granted by role: {}; the smallest counts.", each.join(", "));
+        fmt_wrapped(f, ROW, &text)
+    }
+}
+
+impl Display for ServerState {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read {
+                version_num,
+                in_recovery,
+            } => {
+                let standby = if *in_recovery { ", a standby" } else { "" };
+                let (major, minor) = (version_num / 10_000, version_num % 10_000);
+                write!(f, "Postgres {major}.{minor}{standby}")
+            }
+            Self::Full { needed } => write!(f, "full; the fleet needs {needed} there"),
+        }
+    }
+}
+
+/// The widths of the table, under which every figure of a server fits.
+struct Columns {
+    name: usize,
+    figure: usize,
+}
+
+impl Columns {
+    fn of(constraints: &[Constraint]) -> Self {
+        let names = constraints.iter().map(|c| width(&c.scope.to_string()));
+        let figures = constraints.iter().flat_map(Constraint::figures);
+        let widest = |widths: &mut dyn Iterator<Item = usize>| widths.max().unwrap_or(0);
+        Self {
+            name: widest(&mut names.filter(|w| *w <= NAME_WIDTH)).max("server".len()),
+            figure: widest(&mut figures.map(|f| width(&f))).max("headroom".len()),
+        }
+    }
+
+    fn fmt_constraint(&self, f: &mut Formatter<'_>, constraint: &Constraint) -> fmt::Result {
+        let name = constraint.scope.to_string();
+        let [granted, needed, headroom] = constraint.figures();
+        let figures = [&*granted, &*needed, &*headroom];
+        self.fmt_row(f, &name, figures, constraint.verdict.as_str())?;
+        let granted = Term::sum_text(&constraint.granted_terms);
+        fmt_wrapped(f, SUM, &format!("granted = {granted}"))?;
+        fmt_wrapped(f, SUM, &format!("needed  = {}", constraint.needed_text()))
+    }
+
+    fn fmt_row(
+        &self,
+        f: &mut Formatter<'_>,
+        name: &str,
+        [granted, needed, headroom]: [&str; 3],
+        verdict: &str,
+    ) -> fmt::Result {
+        let (n, w) = (self.name, self.figure);
+        let figures = format!("  {granted:>w$}  {needed:>w$}  {headroom:>w$}  {verdict}");
+        let figures = figures.trim_end();
+        if width(name) > n {
+            return writeln!(f, "    {name}\n    {:n$}{figures}", "");
+        }
+        writeln!(f, "    {name:n$}{figures}")
+    }
+}
+
+impl Constraint {
+    fn figures(&self) -> [String; 3] {
+        [
+            self.granted.to_string(),
+            self.needed.to_string(),
+            self.headroom.to_string(),
+        ]
+    }
+
+    /// The sum in one sentence.
+    fn sentence(&self) -> String {
+        let sizes: Vec<String> = self
+            .per_replica
+            .iter()
+            .map(|p| p.size.to_string())
+            .collect();
+        format!(
+            "{replicas} of {sizes} with surge {surge}{reserve} against {limit} {need} {needed} of \
+             {granted} granted{terms}: {difference}.",
+            replicas = replicas(self.max_replicas),
+            sizes = if sizes.is_empty() {
+                "0".into()
+            } else {
+                sizes.join(" + ")
+            },
+            surge = self.surge,
+            reserve = self.reserve_text(),
+            limit = self.limit_text(),
+            need = if self.max_replicas == 1 {
+                "needs"
+            } else {
+                "need"
+            },
+            needed = self.needed,
+            granted = self.granted,
+            terms = self.terms_text(),
+            difference = self.difference_text(),
+        )
+    }
+
+    fn reserve_text(&self) -> String {
+        match self.reserve {
+            0 => String::new(),
+            reserve => format!(" and reserve {reserve}"),
+        }
+    }
+
+    fn limit_text(&self) -> String {
+        let limit = self.granted_terms.first();
+        let limit = limit.map_or_else(String::new, |t| format!("{} {}", t.name, t.amount));
+        match self.scope {
+            Scope::Server => limit,
+            _ => format!("{limit} of {}", self.scope),
+        }
+    }
+
+    fn terms_text(&self) -> String {
+        match self.granted_terms.len() {
+            0 | 1 => String::new(),
+            _ => format!(" ({})", Term::sum_text(&self.granted_terms)),
+        }
+    }
+
+    fn difference_text(&self) -> String {
+        match self.headroom.unsigned_abs() {
+            many if self.headroom < 0 => format!("{many} too many"),
+            left => format!("{left} to spare"),
+        }
+    }
+
+    fn needed_text(&self) -> String {
+        let reserve = match self.scope {
+            Scope::Server => format!(" + {} reserve", self.reserve),
+            _ => String::new(),
+        };
+        format!(
+            "({} + {} surge) x ({}){reserve}",
+            replicas(self.max_replicas),
+            self.surge,
+            parts_text(&self.per_replica)
+        )
+    }
+}
+
+fn parts_text(parts: &[Part]) -> String {
+    let named: Vec<String> = parts
+        .iter()
+        .map(|p| format!("{} {}", p.size, p.name))
+        .collect();
+    if named.is_empty() {
+        "0".into()
+    } else {
+        named.join(" + ")
+    }
+}
+
+impl Term {
+    fn sum_text(terms: &[Self]) -> String {
+        let mut text = String::new();
+        for Self { amount, name } in terms {
+            let sign = if *amount < 0 { " - " } else { "" };
+            text += &format!("{sign}{} {name}", amount.unsigned_abs());
+        }
+        text
+    }
+}
+
+impl Display for Scope {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Server => write!(f, "server"),
+            Self::Role { name } => write!(f, "role {name}"),
+            Self::Database { name } => write!(f, "database {name}"),
+        }
+    }
+}
+
+impl Verdict {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Fits => "fits",
+            Self::Exceeds => "exceeds",
+        }
+    }
+}
+
+impl Display for Verdict {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Display for Warning {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OthersBeyondReserve {
+                server,
+                open,
+                reserve,
+                needed_with_them,
+                granted,
+            } => {
+                let sum = [*needed_with_them, *granted];
+                fmt_beyond_reserve(f, server, *open, *reserve, sum)
+            }
+            Self::OthersUnderLimit {
+                server,
+                scope,
+                open,
+                needed_with_them,
+                granted,
+            } => {
+                let sum = [*needed_with_them, *granted];
+                fmt_under_limit(f, server, *open, scope, sum)
+            }
+            Self::SuperuserRole { server, role } => fmt_superuser(f, server, role),
+            Self::InvalidDatabase { server, database } => fmt_invalid(f, server, database),
+            Self::ExternalWithoutRole {
+                server,
+                pool,
+                counted_toward,
+            } => fmt_external(f, server, pool, "role", counted_toward.as_deref()),
+            Self::ExternalWithoutDatabase {
+                server,
+                pool,
+                counted_toward,
+            } => fmt_external(f, server, pool, "database", counted_toward.as_deref()),
+            Self::NoReserve => f.write_str(
+                "the reserve is 0: nothing is kept for people, migrations and monitoring. Set it \
+                 to what else connects.",
+            ),
+            Self::SharedServer { servers } => write!(
+                f,
+                "several partitions share {}. A partition isolates connections, not the server's \
+                 CPU, I/O or locks.",
+                servers.join(" and ")
+            ),
+        }
+    }
+}
+
+fn fmt_beyond_reserve(
+    f: &mut Formatter<'_>,
+    server: &str,
+    open: u64,
+    reserve: u32,
+    [needed, granted]: [u64; 2],
+) -> fmt::Result {
+    write!(
+        f,
+        "{server}: {open} are open now, more than the reserve of {reserve}. With them in its place \
+         {needed} of {granted} are needed, which {verdict}. Raise the reserve, or end them.",
+        open = foreign_sessions(open),
+        verdict = if needed <= granted {
+            "fits"
+        } else {
+            "does not fit"
+        },
+    )
+}
+
+fn fmt_under_limit(
+    f: &mut Formatter<'_>,
+    server: &str,
+    open: u64,
+    scope: &Scope,
+    [needed, granted]: [u64; 2],
+) -> fmt::Result {
+    write!(
+        f,
+        "{server}: {open} are open now under the limit of {scope}. With them {needed} of {granted} \
+         are needed, which does not fit. Raise the limit, or end them.",
+        open = foreign_sessions(open),
+    )
+}
+
+fn fmt_superuser(f: &mut Formatter<'_>, server: &str, role: &str) -> fmt::Result {
+    write!(
+        f,
+        "{server}: role {role} is a superuser. No limit binds it, so the service can take the \
+         slots that are reserved for repairs. Use a role that has only LOGIN and its grants."
+    )
+}
+
+fn fmt_invalid(f: &mut Formatter<'_>, server: &str, database: &str) -> fmt::Result {
+    write!(
+        f,
+        "{server}: database {database} is invalid, since a DROP DATABASE was interrupted. Nobody \
+         can connect to it. Drop it and restore it."
+    )
+}
+
+fn foreign_sessions(count: u64) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} session{plural} of others")
+}
+
+fn fmt_external(
+    f: &mut Formatter<'_>,
+    server: &str,
+    pool: &str,
+    kind: &str,
+    counted_toward: Option<&str>,
+) -> fmt::Result {
+    write!(f, "{server}: external pool {pool} names no {kind}. ")?;
+    match counted_toward {
+        Some(name) => write!(f, "It was counted toward {kind} {name}, the only one used.")?,
+        None => {
+            f.write_str("Several are used, so it was counted toward the server's total only.")?
+        }
+    }
+    write!(f, " Name its {kind} in the configuration.")
+}
+
+/// The text in lines of at most [`WIDTH`] columns, broken at spaces, with the indent of the first
+/// line and of the rest.
+fn fmt_wrapped(f: &mut Formatter<'_>, indents: [&str; 2], text: &str) -> fmt::Result {
+    let [first, rest] = indents;
+    let mut line = String::from(first);
+    let mut is_empty = true;
+    for word in text.split(' ') {
+        if !is_empty && width(&line) + 1 + width(word) > WIDTH {
+            writeln!(f, "{line}")?;
+            line = rest.into();
+            is_empty = true;
+        }
+        line += if is_empty { "" } else { " " };
+        line += word;
+        is_empty = false;
+    }
+    writeln!(f, "{line}")
+}
+
+fn width(text: &str) -> usize {
+    text.chars().count()
+}
