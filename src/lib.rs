@@ -1,6 +1,7 @@
 //! Postgres connections in partitions (bulkheads), so that slow reports can never take checkout down.
 
 pub mod admission;
+mod boot;
 pub mod bulkhead;
 pub mod config;
 pub mod driver;
@@ -19,6 +20,7 @@ mod sync;
 #[path = "sync_model.rs"]
 mod sync;
 
+pub use boot::{BootError, Builder, NotInForce};
 pub use driver::Driver;
 #[cfg(feature = "tokio-postgres")]
 pub use driver_tokio_postgres::TokioPostgres;

@@ -15,6 +15,9 @@ const SERVER_KEEPALIVE: [(&str, &str); 3] = [
     ("tcp_keepalives_count", "3"),
 ];
 
+/// Later than every version: all limits.
+pub(crate) const NEWEST: u32 = u32::MAX;
+
 /// A limit of the server, its value in milliseconds (0: no limit), and the first version that has it.
 pub(crate) struct ServerLimit {
     pub(crate) name: &'static str,

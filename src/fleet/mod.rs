@@ -8,6 +8,7 @@
 //! brings the figures, read from a server or stated by hand.
 
 mod capacity;
+pub(crate) mod check;
 mod report;
 mod shrink;
 mod text;

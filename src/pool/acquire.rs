@@ -67,6 +67,16 @@ impl<D: Driver> Core<D> {
         call.end(self.complete(request, wait).await)
     }
 
+    /// Acquires for ourselves: no observer hears of it.
+    pub(super) async fn acquire_unobserved(
+        self: &Arc<Self>,
+        limit: Duration,
+    ) -> Result<Connection<D>, AcquireError> {
+        let request = self.bulkhead.request(CLASS, Patience::wait(limit));
+        let (connection, _) = self.complete(request, limit).await?;
+        Ok(connection.unobserved())
+    }
+
     #[inline]
     async fn acquire_within(
         self: &Arc<Self>,

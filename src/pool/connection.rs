@@ -23,15 +23,22 @@ pub struct Connection<D: Driver> {
     core: Arc<Core<D>>,
     /// `None` only in `drop` and while a bad connection is being replaced.
     held: Option<(Slot<D>, LinkOf<D>)>,
+    observed: bool,
 }
 
 impl<D: Driver> Connection<D> {
     #[inline]
     pub(super) fn new(core: Arc<Core<D>>, permit: Slot<D>, link: LinkOf<D>) -> Self {
         Self {
+            observed: core.watch.is_on(),
             core,
             held: Some((permit, link)),
         }
+    }
+
+    pub(super) fn unobserved(mut self) -> Self {
+        self.observed = false;
+        self
     }
 
     /// The name of its partition.
@@ -104,12 +111,11 @@ impl<D: Driver> Drop for Connection<D> {
         let Some((permit, link)) = self.held.take() else {
             return;
         };
-        let core = &self.core;
-        let since = permit.since();
-        core.watch.tell(|| Event::Released {
-            held: core.bulkhead.now().saturating_sub(since),
-        });
-        core.take_back(permit, link);
+        if self.observed {
+            let held = self.core.bulkhead.now().saturating_sub(permit.since());
+            self.core.watch.tell(|| Event::Released { held });
+        }
+        self.core.take_back(permit, link);
     }
 }
 

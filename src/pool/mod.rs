@@ -12,12 +12,13 @@ mod store;
 mod upkeep;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::runtime::Handle;
 
 use crate::config::{ANALYTICAL, ConfigError, Settings, TRANSACTIONAL};
 use crate::driver::Driver;
+use crate::fleet::FleetReport;
 use crate::observe::{Observer, Watch};
 use crate::status::PoolStatus;
 
@@ -32,6 +33,7 @@ struct Inner<D: Driver> {
     partitions: Vec<Partition<D>>,
     transactional: usize,
     analytical: usize,
+    fleet: OnceLock<FleetReport>,
 }
 
 /// The connections of a service, divided into partitions (bulkheads). Cloning it is cheap.
@@ -78,6 +80,7 @@ impl<D: Driver> PartitionedPool<D> {
                 partitions,
                 transactional,
                 analytical,
+                fleet: OnceLock::new(),
             }),
         })
     }
@@ -87,6 +90,17 @@ impl<D: Driver> PartitionedPool<D> {
         for partition in self.partitions() {
             partition.core.start_upkeep();
         }
+    }
+
+    pub(crate) fn keep_report(&self, report: FleetReport) {
+        // Set once, by the one boot of this pool.
+        let _ = self.inner.fleet.set(report);
+    }
+
+    /// What the fleet check found when the pool was started; `None` if it is off.
+    #[must_use]
+    pub fn fleet_report(&self) -> Option<&FleetReport> {
+        self.inner.fleet.get()
     }
 
     /// The partition for short work that a user waits for.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::timeout_at;
 
@@ -99,6 +100,11 @@ impl<D: Driver> Partition<D> {
                 limit,
             }),
         }
+    }
+
+    /// The connection over which the boot check looks; no observer hears of it.
+    pub(crate) async fn first(&self, limit: Duration) -> Result<Connection<D>, AcquireError> {
+        self.core.acquire_unobserved(limit).await
     }
 
     /// Its name.
