@@ -1,0 +1,414 @@
+//! Reading environment variables.
+
+use std::ffi::OsString;
+
+use super::{
+    ANALYTICAL, PoolConfig, TRANSACTIONAL,
+    error::{ConfigError, Problem, printable},
+    fleet::ExternalPool,
+    leaf::{Leaf, Named, Overlay, fields_of, is_name},
+    partition::PartitionConfig,
+};
+
+impl PoolConfig {
+    /// Reads a configuration from the environment variables that begin with `prefix` and `_`.
+    ///
+    /// With the prefix `SHOP_DB`:
+    ///
+    /// | variable | meaning |
+    /// |---|---|
+    /// | `SHOP_DB_SERVICE`, `SHOP_DB_URL` | as the fields |
+    /// | `SHOP_DB_FLEET_MAX_REPLICAS`, `_FLEET_SURGE`, `_FLEET_RESERVE`, `_FLEET_MODE` | the fields of `[fleet]` |
+    /// | `SHOP_DB_FLEET_EXTERNAL` | `jobs=4,sessions=2`: name and size of each external pool |
+    /// | `SHOP_DB_BOOT_WHEN_UNAVAILABLE`, `_BOOT_WAIT`, `_BOOT_CHECK_TIMEOUT` | the fields of `[boot]` |
+    /// | `SHOP_DB_PARTITIONS` | `transactional,analytical,batch`: the partitions in their order; default the two |
+    /// | `SHOP_DB_TRANSACTIONAL_MAX_CONNECTIONS`, `SHOP_DB_BATCH_KIND`, ... | the fields of a partition, whose name is in upper case, with `_` for `-` |
+    ///
+    /// # Errors
+    /// Every variable with the prefix that is unknown, or whose value is not UTF-8 or not of its type. No value
+    /// is repeated in a message. What is missing or out of range is for [`resolve`](Self::resolve) to say.
+    pub fn from_env(prefix: &str) -> Result<Self, ConfigError> {
+        Self::default().apply_env(prefix)
+    }
+
+    /// [`from_env`](Self::from_env) on the given variables instead of the process's; others are left alone.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env).
+    ///
+    /// # Examples
+    /// ```
+    /// use partitioned_pool::config::PoolConfig;
+    ///
+    /// let variables = [("SHOP_DB_SERVISE".to_owned(), "shop".to_owned())];
+    /// let error = PoolConfig::from_vars("SHOP_DB", variables).unwrap_err();
+    /// assert_eq!(error.problems()[0].field, "SHOP_DB_SERVISE");
+    /// ```
+    pub fn from_vars(
+        prefix: &str,
+        variables: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigError> {
+        Self::default().apply_vars(prefix, variables)
+    }
+
+    /// Overrides this configuration, usually read from a file, with environment variables.
+    ///
+    /// The variables are those of [`from_env`](Self::from_env); each replaces one field, and
+    /// `.._FLEET_EXTERNAL` the whole list. A configuration that has partitions keeps them in their order, so
+    /// `.._PARTITIONS` is then an error.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env).
+    ///
+    /// # Examples
+    /// A file for everything but the URL, which is a secret:
+    /// ```
+    /// use partitioned_pool::config::{ConfigError, PoolConfig, Settings};
+    ///
+    /// fn settings() -> Result<Settings, ConfigError> {
+    ///     PoolConfig::from_toml_file("pool.toml")?.apply_env("SHOP_DB")?.resolve()
+    /// }
+    /// ```
+    pub fn apply_env(self, prefix: &str) -> Result<Self, ConfigError> {
+        self.apply_os_vars(prefix, std::env::vars_os())
+    }
+
+    /// [`apply_env`](Self::apply_env) with the given variables instead of the process's.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env).
+    pub fn apply_vars(
+        self,
+        prefix: &str,
+        variables: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigError> {
+        let variables = variables.into_iter();
+        self.apply_os_vars(
+            prefix,
+            variables.map(|(name, value)| (name.into(), value.into())),
+        )
+    }
+
+    fn apply_os_vars(
+        self,
+        prefix: &str,
+        variables: impl Iterator<Item = (OsString, OsString)>,
+    ) -> Result<Self, ConfigError> {
+        check_prefix(prefix)?;
+        let mut reader = Reader {
+            prefix,
+            config: self,
+            problems: Vec::new(),
+        };
+        let variables = reader.decode(variables);
+        reader.list_partitions(&variables);
+        reader.apply(&variables);
+        reader.config.origins.note_variables(prefix);
+        ConfigError::check(reader.problems)?;
+        Ok(reader.config)
+    }
+}
+
+/// The variable that states `field`.
+pub(super) fn variable(prefix: &str, field: &str) -> String {
+    let rest = match field.strip_prefix("partition.") {
+        Some(field) if field.contains('.') => field,
+        None if field.starts_with(ExternalPool::LIST) => ExternalPool::LIST,
+        None if !field.starts_with(PartitionConfig::LIST) => field,
+        _ => "partitions",
+    };
+    format!("{prefix}_{}", upper(rest))
+}
+
+fn upper(name: &str) -> String {
+    name.to_ascii_uppercase().replace(['-', '.'], "_")
+}
+
+fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if !prefix.is_empty() && !prefix.ends_with('_') && prefix.chars().all(allowed) {
+        return Ok(());
+    }
+    let problem =
+        "the prefix of the variables is of letters, digits and _, and does not end with _";
+    Err(Problem::new(printable(prefix), problem).into())
+}
+
+/// A variable: its name without prefix, and its value.
+type Variable = (String, String);
+
+struct Reader<'a> {
+    prefix: &'a str,
+    config: PoolConfig,
+    problems: Vec<Problem>,
+}
+
+impl Reader<'_> {
+    /// The variables with the prefix; in the order of their names, so that messages have an order.
+    fn decode(&mut self, variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<Variable> {
+        let mut found = Vec::new();
+        for (name, value) in variables {
+            let name = name.to_string_lossy();
+            let rest = name
+                .strip_prefix(self.prefix)
+                .and_then(|rest| rest.strip_prefix('_'));
+            match (rest, value.into_string()) {
+                (None, _) => {}
+                (Some(rest), Ok(value)) => found.push((rest.to_owned(), value)),
+                (Some(rest), Err(_)) => self.report(rest, "its value is not UTF-8"),
+            }
+        }
+        found.sort();
+        found
+    }
+
+    /// Makes sure that each partition which a variable can name is there.
+    fn list_partitions(&mut self, variables: &[Variable]) {
+        match variables.iter().find(|(name, _)| name == "PARTITIONS") {
+            None => self.add_partitions([TRANSACTIONAL, ANALYTICAL].into_iter()),
+            Some(_) if !self.config.partitions.is_empty() => {
+                self.report(
+                    "PARTITIONS",
+                    "the configuration has partitions already, and keeps their order; unset it",
+                );
+            }
+            Some((_, names)) => self.add_listed(names),
+        }
+        self.refuse_ambiguous_names();
+    }
+
+    fn add_listed(&mut self, names: &str) {
+        let names: Vec<_> = names.split(',').map(str::trim).collect();
+        if names.iter().all(|name| is_name(name)) {
+            names.iter().for_each(|name| self.add_partition(name));
+        } else {
+            self.report(
+                "PARTITIONS",
+                "expected names with commas between, such as transactional,analytical,batch",
+            );
+        }
+    }
+
+    fn add_partitions<'n>(&mut self, names: impl Iterator<Item = &'n str>) {
+        for name in names {
+            if !self
+                .config
+                .partitions
+                .iter()
+                .any(|partition| partition.name() == Some(name))
+            {
+                self.add_partition(name);
+            }
+        }
+    }
+
+    fn add_partition(&mut self, name: &str) {
+        let name = Some(name.to_owned());
+        self.config.partitions.push(PartitionConfig {
+            name,
+            ..PartitionConfig::default()
+        });
+    }
+
+    fn refuse_ambiguous_names(&mut self) {
+        let names: Vec<_> = self.names().map(|(_, name)| name.to_owned()).collect();
+        for (index, name) in names.iter().enumerate() {
+            let own = upper(name);
+            let twin = names[..index]
+                .iter()
+                .find(|other| *other != name && upper(other) == own);
+            if let Some(twin) = twin {
+                self.report(
+                    &own,
+                    format!(
+                        "is ambiguous: the partitions {twin} and {name} have the same variables"
+                    ),
+                );
+            }
+            if ["FLEET", "BOOT"]
+                .iter()
+                .any(|table| own == *table || own.starts_with(&format!("{table}_")))
+            {
+                self.report(
+                    &own,
+                    format!(
+                        "is ambiguous: rename the partition {name}, whose variables are not its own"
+                    ),
+                );
+            }
+        }
+    }
+
+    /// Each partition that has a name which can be part of a variable, with its index.
+    fn names(&self) -> impl Iterator<Item = (usize, &str)> {
+        let indexed = self.config.partitions.iter().enumerate();
+        let named = indexed.filter_map(|(index, partition)| Some((index, partition.name()?)));
+        named.filter(|(_, name)| is_name(name))
+    }
+
+    fn apply(&mut self, variables: &[Variable]) {
+        if variables
+            .iter()
+            .any(|(name, value)| name == "BOOT_WHEN_UNAVAILABLE" && value != "wait")
+        {
+            self.config.boot.wait = None;
+        }
+        for (name, value) in variables.iter().filter(|(name, _)| name != "PARTITIONS") {
+            if let Err(problem) = self.apply_one(name, value) {
+                self.report(name, problem);
+            }
+        }
+    }
+
+    fn apply_one(&mut self, name: &str, value: &str) -> Result<(), String> {
+        if name == "FLEET_EXTERNAL" {
+            return self.external_pools(value);
+        }
+        let (part, key) = self.target(name).ok_or_else(|| self.unknown())?;
+        let value = Leaf::Untyped(value);
+        let config = &mut self.config;
+        let (path, result) = match part {
+            Part::Pool => (key.clone(), config.set(&key, value)),
+            Part::Fleet => (format!("fleet.{key}"), config.fleet.set(&key, value)),
+            Part::Boot => (format!("boot.{key}"), config.boot.set(&key, value)),
+            Part::Partition(index) => {
+                let partition = &mut config.partitions[index];
+                (
+                    format!("{}.{key}", partition.path(index)),
+                    partition.set(&key, value),
+                )
+            }
+        };
+        result.map_err(|error| error.to_string())?;
+        self.config.origins.note(path, self.full(name));
+        Ok(())
+    }
+
+    /// The part of the configuration, and its field, that a variable means.
+    fn target(&self, name: &str) -> Option<(Part, String)> {
+        if name.contains(|c: char| c.is_ascii_lowercase()) {
+            return None;
+        }
+        let key = name.to_ascii_lowercase();
+        if key == "service" || key == "url" {
+            return Some((Part::Pool, key));
+        }
+        let tables = [("fleet_", Part::Fleet), ("boot_", Part::Boot)];
+        let table = tables
+            .into_iter()
+            .find_map(|(table, part)| Some((part, key.strip_prefix(table)?.to_owned())));
+        table.or_else(|| self.partition_target(name))
+    }
+
+    /// One partition's name may begin with another's, so a field that exists is looked for before one that does not.
+    fn partition_target(&self, name: &str) -> Option<(Part, String)> {
+        let candidates = self.names().filter_map(|(index, partition)| {
+            let key = name.strip_prefix(&upper(partition))?.strip_prefix('_')?;
+            Some((Part::Partition(index), key.to_ascii_lowercase()))
+        });
+        let candidates: Vec<_> = candidates.filter(|(_, key)| key != "name").collect();
+        let fields = fields_of::<PartitionConfig>();
+        let known = candidates
+            .iter()
+            .find(|(_, key)| fields.contains(&key.as_str()));
+        known.or(candidates.first()).cloned()
+    }
+
+    fn external_pools(&mut self, text: &str) -> Result<(), String> {
+        let items = text
+            .split(',')
+            .map(str::trim)
+            .filter(|item| !item.is_empty());
+        let pools = items.map(external_pool).collect::<Option<Vec<_>>>();
+        let pools =
+            pools.ok_or("expected name=size with commas between, such as jobs=4,sessions=2")?;
+        for (index, pool) in pools.iter().enumerate() {
+            for field in ["", ".name", ".size"] {
+                let origin = self.full("FLEET_EXTERNAL");
+                self.config
+                    .origins
+                    .note(format!("{}{field}", pool.path(index)), origin);
+            }
+        }
+        self.config.fleet.external = pools;
+        Ok(())
+    }
+
+    fn unknown(&self) -> String {
+        let partitions = self.names().map(|(_, name)| format!("{}_..", upper(name)));
+        let partitions = partitions.collect::<Vec<_>>().join(", ");
+        format!(
+            "unknown variable; known after {}_ are SERVICE, URL, FLEET_.., BOOT_.., PARTITIONS, and of the \
+             partitions {partitions}",
+            self.prefix
+        )
+    }
+
+    fn full(&self, name: &str) -> String {
+        format!("{}_{name}", self.prefix)
+    }
+
+    fn report(&mut self, name: &str, problem: impl Into<String>) {
+        self.problems
+            .push(Problem::new(printable(&self.full(name)), problem));
+    }
+}
+
+/// The part of the configuration that a variable means.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Pool,
+    Fleet,
+    Boot,
+    /// By its index.
+    Partition(usize),
+}
+
+fn external_pool(item: &str) -> Option<ExternalPool> {
+    let (name, size) = item.split_once('=')?;
+    Some(ExternalPool::new(name.trim(), size.trim().parse().ok()?))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
+    use super::*;
+
+    #[test]
+    fn a_value_that_is_not_utf8_is_an_error_that_names_the_variable() {
+        let variables = [("SHOP_DB_URL".into(), OsString::from_vec(vec![b's', 0xff]))];
+        let error = PoolConfig::default()
+            .apply_os_vars("SHOP_DB", variables.into_iter())
+            .unwrap_err();
+        assert_eq!(error.problems()[0].field, "SHOP_DB_URL");
+        assert_eq!(error.problems()[0].problem, "its value is not UTF-8");
+    }
+
+    #[test]
+    fn values_of_other_variables_may_be_anything() {
+        let variables = [("OTHER".into(), OsString::from_vec(vec![0xff]))];
+        assert!(
+            PoolConfig::default()
+                .apply_os_vars("SHOP_DB", variables.into_iter())
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn a_field_has_one_variable() {
+        for (field, name) in [
+            ("url", "SHOP_DB_URL"),
+            ("fleet.max_replicas", "SHOP_DB_FLEET_MAX_REPLICAS"),
+            ("fleet.external.jobs.size", "SHOP_DB_FLEET_EXTERNAL"),
+            (
+                "partition.batch-night.max_hold",
+                "SHOP_DB_BATCH_NIGHT_MAX_HOLD",
+            ),
+            ("partition.batch", "SHOP_DB_PARTITIONS"),
+            ("partition[2].name", "SHOP_DB_PARTITIONS"),
+        ] {
+            assert_eq!(variable("SHOP_DB", field), name);
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! From what was stated to what is: every check, every default, every problem at once.
+
+use std::{collections::BTreeSet, num::NonZeroU32, time::Duration};
+
+use super::{
+    PoolConfig,
+    boot::{BootConfig, DEFAULT_CHECK_TIMEOUT, WhenUnavailable, Word},
+    defaults::Defaults,
+    error::{ConfigError, Problem},
+    fleet::{ExternalPool, FleetConfig},
+    leaf::{Named, is_name},
+    limit::Limit,
+    partition::{ANALYTICAL, Kind, PartitionConfig, TRANSACTIONAL},
+    rules::{self, Checked},
+    settings::{BootSettings, ExternalSettings, FleetSettings, PartitionSettings, Settings},
+    url::DatabaseUrl,
+};
+
+const STATE_SIZE: &str = "state max_connections; there is no default size";
+
+impl PoolConfig {
+    /// Checks the whole configuration and fills in the [`Defaults`].
+    ///
+    /// # Errors
+    /// Everything that is wrong, at once: what must be stated and is not (`service`, a URL, `max_replicas`,
+    /// `surge`, `max_connections` of `transactional` and `analytical`), values out of their range, timeouts of 0,
+    /// names that are not unique or break the rule, and an `application_name` that Postgres would cut off.
+    ///
+    /// # Examples
+    /// ```
+    /// use partitioned_pool::config::{FleetConfig, PartitionConfig, PoolConfig};
+    ///
+    /// let error = PoolConfig::new("shop", "postgres://shop@db/shop", FleetConfig::new(3, 1))
+    ///     .transactional(PartitionConfig::transactional(20))
+    ///     .resolve()
+    ///     .unwrap_err();
+    /// assert_eq!(error.problems()[0].field, "partition.analytical.max_connections");
+    /// ```
+    pub fn resolve(&self) -> Result<Settings, ConfigError> {
+        let mut check = Check {
+            config: self,
+            problems: self.misplaced.clone(),
+        };
+        let settings = Settings {
+            service: check.service(),
+            fleet: check.fleet(&self.fleet),
+            boot: check.boot(&self.boot),
+            partitions: check.partitions(),
+        };
+        ConfigError::check(check.problems)?;
+        Ok(settings)
+    }
+}
+
+/// The checks, with the problems found so far. After a problem, a check goes on with some other value: it is
+/// never seen, because `resolve` then ends with the problems.
+struct Check<'a> {
+    config: &'a PoolConfig,
+    problems: Vec<Problem>,
+}
+
+impl Check<'_> {
+    fn accept<T>(&mut self, field: &str, checked: Checked<T>) -> Option<T> {
+        checked.map_err(|problem| self.report(field, problem)).ok()
+    }
+
+    fn report(&mut self, field: &str, problem: impl Into<String>) {
+        let mut problem = Problem::new(field, problem);
+        problem.origin = self.config.origins.find(field);
+        self.problems.push(problem);
+    }
+
+    fn service(&mut self) -> String {
+        let names = self
+            .config
+            .partitions
+            .iter()
+            .filter_map(Named::name)
+            .filter(|name| is_name(name));
+        let always = [TRANSACTIONAL, ANALYTICAL];
+        let service = rules::service(
+            self.config.service.as_deref(),
+            always.into_iter().chain(names),
+        );
+        let service = self.accept("service", service).unwrap_or_default();
+        self.common_url();
+        service
+    }
+
+    fn common_url(&mut self) {
+        let partitions = &self.config.partitions;
+        match &self.config.url {
+            Some(url) => _ = self.accept("url", rules::url(url)),
+            None if !partitions.is_empty()
+                && partitions.iter().all(|partition| partition.url.is_some()) => {}
+            None => self.report(
+                "url",
+                "state the connection URL, here or for each partition",
+            ),
+        }
+    }
+
+    fn fleet(&mut self, fleet: &FleetConfig) -> FleetSettings {
+        let FleetConfig {
+            max_replicas,
+            surge,
+            reserve,
+            external,
+            mode,
+        } = fleet;
+        let replicas = rules::size(
+            *max_replicas,
+            "state the most replicas that can run; there is no default",
+        );
+        let missing =
+            "state how many more replicas run during a deploy (0 if none); there is no default";
+        FleetSettings {
+            max_replicas: self
+                .accept("fleet.max_replicas", replicas)
+                .unwrap_or(NonZeroU32::MIN),
+            surge: self
+                .accept("fleet.surge", rules::connections(*surge, missing))
+                .unwrap_or_default(),
+            reserve: self
+                .accept("fleet.reserve", rules::connections(reserve.or(Some(0)), ""))
+                .unwrap_or_default(),
+            external: self.external_pools(external),
+            mode: mode.unwrap_or_default(),
+        }
+    }
+
+    fn external_pools(&mut self, pools: &[ExternalPool]) -> Vec<ExternalSettings> {
+        self.unique(pools);
+        pools
+            .iter()
+            .enumerate()
+            .map(|(index, pool)| self.external(pool, &pool.path(index)))
+            .collect()
+    }
+
+    fn external(&mut self, pool: &ExternalPool, path: &str) -> ExternalSettings {
+        let ExternalPool {
+            name,
+            size,
+            role,
+            database,
+        } = pool;
+        let field = |name: &str| format!("{path}.{name}");
+        let size = rules::size(*size, "state how many connections it has in each replica");
+        ExternalSettings {
+            name: self
+                .accept(&field("name"), rules::name(name.as_deref()))
+                .unwrap_or_default(),
+            size: self.accept(&field("size"), size).unwrap_or(NonZeroU32::MIN),
+            role: self
+                .accept(&field("role"), rules::identifier(role.as_deref()))
+                .flatten(),
+            database: self
+                .accept(&field("database"), rules::identifier(database.as_deref()))
+                .flatten(),
+        }
+    }
+
+    fn boot(&mut self, boot: &BootConfig) -> BootSettings {
+        let timeout = rules::wait(boot.check_timeout.unwrap_or(DEFAULT_CHECK_TIMEOUT));
+        BootSettings {
+            when_unavailable: self.when_unavailable(boot),
+            check_timeout: self
+                .accept("boot.check_timeout", timeout)
+                .unwrap_or_default(),
+        }
+    }
+
+    fn when_unavailable(&mut self, boot: &BootConfig) -> WhenUnavailable {
+        let bound = boot.wait.map(rules::wait);
+        match (boot.when_unavailable.unwrap_or_default(), bound) {
+            (Word::Fail, None) => WhenUnavailable::Fail,
+            (Word::Start, None) => WhenUnavailable::Start,
+            (Word::Wait, Some(bound)) => {
+                WhenUnavailable::Wait(self.accept("boot.wait", bound).unwrap_or_default())
+            }
+            (Word::Wait, None) => {
+                self.report(
+                    "boot.wait",
+                    "state how long to wait at most, such as \"30s\"",
+                );
+                WhenUnavailable::Fail
+            }
+            (Word::Fail | Word::Start, Some(_)) => {
+                self.report(
+                    "boot.wait",
+                    "counts only with when_unavailable = \"wait\"; state that, or leave this out",
+                );
+                WhenUnavailable::Fail
+            }
+        }
+    }
+
+    fn partitions(&mut self) -> Vec<PartitionSettings> {
+        let partitions = &self.config.partitions;
+        self.unique(partitions);
+        for always in [TRANSACTIONAL, ANALYTICAL] {
+            if !partitions
+                .iter()
+                .any(|partition| partition.name() == Some(always))
+            {
+                self.report(&format!("partition.{always}.max_connections"), STATE_SIZE);
+            }
+        }
+        let indexed = partitions.iter().enumerate();
+        indexed
+            .map(|(index, partition)| self.partition(partition, &partition.path(index)))
+            .collect()
+    }
+
+    fn partition(&mut self, partition: &PartitionConfig, path: &str) -> PartitionSettings {
+        let mut of = Fields { check: self, path };
+        let kind = rules::kind(partition.name(), partition.kind);
+        let kind = of.accept("kind", kind).unwrap_or(Kind::Transactional);
+        let name = of
+            .accept("name", rules::name(partition.name()))
+            .unwrap_or_default();
+        let size = rules::size(partition.max_connections, STATE_SIZE);
+        let size = of.accept("max_connections", size);
+        let own = partition;
+        let other = Defaults::of(kind);
+        PartitionSettings {
+            kind,
+            url: of.url(own.url.as_ref()),
+            application_name: of.application_name(&name),
+            name,
+            max_connections: size.unwrap_or(NonZeroU32::MIN),
+            reserved: of.reserved(own.reserved, size),
+            max_waiters: of.max_waiters(own.max_waiters, other, size),
+            acquire_timeout: of.wait(
+                "acquire_timeout",
+                own.acquire_timeout,
+                other.acquire_timeout,
+            ),
+            connect_timeout: of.wait(
+                "connect_timeout",
+                own.connect_timeout,
+                other.connect_timeout,
+            ),
+            statement_timeout: of.server(
+                "statement_timeout",
+                own.statement_timeout,
+                other.statement_timeout,
+            ),
+            lock_timeout: of.server("lock_timeout", own.lock_timeout, other.lock_timeout),
+            idle_in_transaction_session_timeout: of.server(
+                "idle_in_transaction_session_timeout",
+                own.idle_in_transaction_session_timeout,
+                other.idle_in_transaction_session_timeout,
+            ),
+            transaction_timeout: of.server(
+                "transaction_timeout",
+                own.transaction_timeout,
+                other.transaction_timeout,
+            ),
+            max_hold: of.client("max_hold", own.max_hold, other.max_hold),
+            idle_timeout: of.client("idle_timeout", own.idle_timeout, other.idle_timeout),
+            max_lifetime: of.client("max_lifetime", own.max_lifetime, other.max_lifetime),
+            min_idle: of.min_idle(own.min_idle, other, size),
+            validate_after_idle: of.client(
+                "validate_after_idle",
+                own.validate_after_idle,
+                other.validate_after_idle,
+            ),
+        }
+    }
+
+    /// A name twice is a problem of its own; names that break the rule are reported apart.
+    fn unique<T: Named>(&mut self, list: &[T]) {
+        let mut seen = BTreeSet::new();
+        let mut reported = BTreeSet::new();
+        for (index, item) in list.iter().enumerate() {
+            let name = item.name().filter(|name| is_name(name));
+            if name.is_some_and(|name| !seen.insert(name) && reported.insert(name)) {
+                self.report(
+                    &item.path(index),
+                    "is stated more than once; names are unique",
+                );
+            }
+        }
+    }
+}
+
+/// The checks of one partition, each of which names its field.
+struct Fields<'c, 'a> {
+    check: &'c mut Check<'a>,
+    path: &'c str,
+}
+
+impl Fields<'_, '_> {
+    fn accept<T>(&mut self, field: &str, checked: Checked<T>) -> Option<T> {
+        self.check
+            .accept(&format!("{}.{field}", self.path), checked)
+    }
+
+    fn url(&mut self, own: Option<&DatabaseUrl>) -> DatabaseUrl {
+        own.and_then(|url| self.accept("url", rules::url(url)));
+        let url = own.or(self.check.config.url.as_ref());
+        url.cloned().unwrap_or_else(|| DatabaseUrl::from(""))
+    }
+
+    fn application_name(&self, name: &str) -> String {
+        let service = self.check.config.service.as_deref();
+        rules::application_name(service.unwrap_or_default(), name)
+    }
+
+    fn reserved(&mut self, own: Option<u32>, size: Option<NonZeroU32>) -> u32 {
+        let size = size.map(NonZeroU32::get);
+        let reserved = own.or(size).map(|n| rules::reserved(n, size));
+        reserved
+            .and_then(|reserved| self.accept("reserved", reserved))
+            .unwrap_or_default()
+    }
+
+    fn max_waiters(&mut self, own: Option<u32>, other: &Defaults, size: Option<NonZeroU32>) -> u32 {
+        let default = size.map(|size| other.max_waiters(size.get()));
+        let waiters = rules::waiters(own.or(default).unwrap_or_default());
+        self.accept("max_waiters", waiters).unwrap_or_default()
+    }
+
+    fn min_idle(&mut self, own: Option<u32>, other: &Defaults, size: Option<NonZeroU32>) -> u32 {
+        let size = size.map(NonZeroU32::get);
+        let default = size.map(|size| other.min_idle(size));
+        let min_idle = rules::min_idle(own.or(default).unwrap_or_default(), size);
+        self.accept("min_idle", min_idle).unwrap_or_default()
+    }
+
+    fn wait(&mut self, field: &str, own: Option<Duration>, other: Duration) -> Duration {
+        self.accept(field, rules::wait(own.unwrap_or(other)))
+            .unwrap_or_default()
+    }
+
+    fn server(&mut self, field: &str, own: Option<Limit>, other: Limit) -> Option<Duration> {
+        self.accept(field, rules::server_limit(own.unwrap_or(other)))
+            .flatten()
+    }
+
+    fn client(&mut self, field: &str, own: Option<Limit>, other: Limit) -> Option<Duration> {
+        self.accept(field, rules::client_limit(own.unwrap_or(other)))
+            .flatten()
+    }
+}

@@ -1,0 +1,222 @@
+//! What one value must be. Each rule gives the value as a type that cannot be wrong, or the problem in words.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use super::{
+    leaf::{NAME_RULE, is_name},
+    limit::Limit,
+    partition::Kind,
+    url::DatabaseUrl,
+};
+
+/// What a server accepts as `max_connections`: no more can ever be granted.
+const MOST_CONNECTIONS: u32 = 262_143;
+
+/// A longer queue is a mistake; its last caller would wait for hours.
+const MOST_WAITERS: u32 = 1_000_000;
+
+/// Ten years: a longer time is a mistake, and within it no sum of times can overflow.
+const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
+/// The longest timeout of a server, in milliseconds: `i32::MAX`.
+const SERVER_LONGEST_MS: u128 = 2_147_483_647;
+
+/// The bytes of an `application_name` that Postgres keeps; it cuts off the rest in silence.
+const APPLICATION_NAME_BYTES: usize = 63;
+
+/// A problem in words, without the name of its field.
+pub(super) type Checked<T> = Result<T, String>;
+
+/// A number of connections, or of replicas, that must be stated and is not 0.
+pub(super) fn size(stated: Option<u32>, missing: &str) -> Checked<NonZeroU32> {
+    let stated = connections(stated, missing)?;
+    NonZeroU32::new(stated).ok_or_else(|| "is 0; it must be at least 1".to_owned())
+}
+
+/// A number of connections, or of replicas, that must be stated and may be 0.
+pub(super) fn connections(stated: Option<u32>, missing: &str) -> Checked<u32> {
+    match stated {
+        None => Err(missing.to_owned()),
+        Some(n) if n > MOST_CONNECTIONS => Err(format!(
+            "{n} is more than any Postgres accepts: its max_connections is at most {MOST_CONNECTIONS}"
+        )),
+        Some(n) => Ok(n),
+    }
+}
+
+pub(super) fn waiters(n: u32) -> Checked<u32> {
+    if n > MOST_WAITERS {
+        return Err(format!(
+            "{n} is more than {MOST_WAITERS}: so long a queue only hides overload"
+        ));
+    }
+    Ok(n)
+}
+
+/// The connections kept ready: at most all of them.
+pub(super) fn min_idle(n: u32, max_connections: Option<u32>) -> Checked<u32> {
+    match max_connections {
+        Some(max) if n > max => Err(format!("{n} is above max_connections, which is {max}")),
+        _ => connections(Some(n), ""),
+    }
+}
+
+/// The slots guaranteed to a partition: at most all of them.
+pub(super) fn reserved(n: u32, max_connections: Option<u32>) -> Checked<u32> {
+    match max_connections {
+        Some(max) if n > max => Err(format!("{n} is above max_connections, which is {max}")),
+        Some(max) => refuse_borrowing(n, max),
+        None => connections(Some(n), ""),
+    }
+}
+
+/// THE place that keeps every partition a budget of its own: without it, what is not reserved could be lent.
+fn refuse_borrowing(reserved: u32, max_connections: u32) -> Checked<u32> {
+    if reserved == max_connections {
+        return Ok(reserved);
+    }
+    Err(format!(
+        "{reserved} is below max_connections, which is {max_connections}: borrowing between partitions is not \
+         available yet; leave reserved out"
+    ))
+}
+
+/// A wait that is always bounded.
+pub(super) fn wait(time: Duration) -> Checked<Duration> {
+    if time.is_zero() {
+        return Err(
+            "is 0, but every wait is bounded and takes some time; state it, such as \"1s\""
+                .to_owned(),
+        );
+    }
+    not_absurd(time)
+}
+
+/// A limit that is kept on the client's side.
+pub(super) fn client_limit(limit: Limit) -> Checked<Option<Duration>> {
+    match limit {
+        Limit::Off => Ok(None),
+        Limit::After(time) if time.is_zero() => {
+            Err("is 0, which is no time at all; write \"off\" if you mean no limit".to_owned())
+        }
+        Limit::After(time) => not_absurd(time).map(Some),
+    }
+}
+
+/// A limit that is kept by the server, which counts in whole milliseconds.
+pub(super) fn server_limit(limit: Limit) -> Checked<Option<Duration>> {
+    match limit {
+        Limit::Off => Ok(None),
+        Limit::After(time) if time.is_zero() => {
+            Err("0 means for ever in Postgres; write \"off\" if you mean no limit".to_owned())
+        }
+        Limit::After(time) => whole_milliseconds(time).map(Some),
+    }
+}
+
+fn whole_milliseconds(time: Duration) -> Checked<Duration> {
+    let text = Limit::After(time);
+    if time.subsec_nanos() % 1_000_000 != 0 {
+        return Err(format!(
+            "{text} is not a whole number of milliseconds, in which Postgres counts"
+        ));
+    }
+    if time.as_millis() > SERVER_LONGEST_MS {
+        return Err(format!(
+            "{text} is above {SERVER_LONGEST_MS} ms (24.8 days), the longest that Postgres takes; write \"off\" if \
+             you mean no limit"
+        ));
+    }
+    Ok(time)
+}
+
+fn not_absurd(time: Duration) -> Checked<Duration> {
+    if time > LONGEST {
+        return Err(format!("{} is longer than ten years", Limit::After(time)));
+    }
+    Ok(time)
+}
+
+/// The name of a partition or an external pool.
+pub(super) fn name(stated: Option<&str>) -> Checked<String> {
+    match stated {
+        None => Err(format!("is missing; {NAME_RULE}")),
+        Some(name) if is_name(name) => Ok(name.to_owned()),
+        Some(_) => Err(format!("cannot be used: {NAME_RULE}")),
+    }
+}
+
+/// The kind of the partition of this name.
+pub(super) fn kind(name: Option<&str>, stated: Option<Kind>) -> Checked<Kind> {
+    match (name.and_then(Kind::of_name), stated) {
+        (Some(implied), Some(stated)) if implied != stated => Err(format!(
+            "the partition of this name is always {}; leave kind out",
+            implied.as_str()
+        )),
+        (Some(kind), _) | (None, Some(kind)) => Ok(kind),
+        (None, None) => {
+            Err("state \"transactional\" or \"analytical\": it chooses the defaults".to_owned())
+        }
+    }
+}
+
+/// The name of the service, in front of those of its partitions.
+pub(super) fn service<'a>(
+    stated: Option<&str>,
+    partitions: impl Iterator<Item = &'a str>,
+) -> Checked<String> {
+    let service = stated.unwrap_or_default();
+    if service.is_empty() {
+        return Err(
+            "state the name of the service; the database shows sessions as <service>/<partition>"
+                .to_owned(),
+        );
+    }
+    if !service.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+        return Err("must be printable ASCII: it is part of application_name".to_owned());
+    }
+    if service.contains('/') {
+        return Err(
+            "must not hold a \"/\", which stands between service and partition in application_name"
+                .to_owned(),
+        );
+    }
+    fits_with_every_partition(service, partitions)?;
+    Ok(service.to_owned())
+}
+
+fn fits_with_every_partition<'a>(
+    service: &str,
+    partitions: impl Iterator<Item = &'a str>,
+) -> Checked<()> {
+    let longest = partitions.max_by_key(|name| name.len()).unwrap_or_default();
+    let bytes = application_name(service, longest).len();
+    if bytes <= APPLICATION_NAME_BYTES {
+        return Ok(());
+    }
+    Err(format!(
+        "application_name, which is <service>/<partition>, has {bytes} bytes with the partition \"{longest}\"; \
+         Postgres cuts it off at {APPLICATION_NAME_BYTES}: shorten the service or the partition by {}",
+        bytes - APPLICATION_NAME_BYTES
+    ))
+}
+
+pub(super) fn application_name(service: &str, partition: &str) -> String {
+    format!("{service}/{partition}")
+}
+
+/// A connection text that is not empty; whether it can be parsed is for the driver to say.
+pub(super) fn url(stated: &DatabaseUrl) -> Checked<()> {
+    if stated.expose().trim().is_empty() {
+        return Err("is empty; write postgres://user:password@host:5432/database".to_owned());
+    }
+    Ok(())
+}
+
+/// A role or a database.
+pub(super) fn identifier(stated: Option<&str>) -> Checked<Option<String>> {
+    match stated {
+        Some("") => Err("is empty; leave it out if it is not known".to_owned()),
+        stated => Ok(stated.map(str::to_owned)),
+    }
+}

@@ -1,0 +1,103 @@
+//! A configuration that was checked and completed.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use super::{boot::WhenUnavailable, fleet::FleetCheck, partition::Kind, url::DatabaseUrl};
+
+/// Everything that the pool needs to know, checked and complete; made by
+/// [`PoolConfig::resolve`](super::PoolConfig::resolve) only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Settings {
+    /// How the service is known to the database.
+    pub service: String,
+    /// The fleet.
+    pub fleet: FleetSettings,
+    /// How the pool boots.
+    pub boot: BootSettings,
+    /// The partitions, in the order in which the owner stated them; each name once, and always `transactional`
+    /// and `analytical`.
+    pub partitions: Vec<PartitionSettings>,
+}
+
+/// One partition, checked and complete. Limits are `None` where they are off.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PartitionSettings {
+    /// The name: of `a-z`, `0-9`, `_` and `-`, 1 to 32 characters.
+    pub name: String,
+    /// What the partition is for.
+    pub kind: Kind,
+    /// The server: its own, or that of the pool.
+    pub url: DatabaseUrl,
+    /// `<service>/<partition>`: at most 63 bytes of printable ASCII.
+    pub application_name: String,
+    /// The most slots that the partition may hold.
+    pub max_connections: NonZeroU32,
+    /// The slots guaranteed to it; in this version always `max_connections`.
+    pub reserved: u32,
+    /// The most callers that may queue.
+    pub max_waiters: u32,
+    /// The longest that an acquire may take. Above 0.
+    pub acquire_timeout: Duration,
+    /// The longest that opening a connection may take. Above 0.
+    pub connect_timeout: Duration,
+    /// In whole milliseconds, from 1 to `i32::MAX`.
+    pub statement_timeout: Option<Duration>,
+    /// In whole milliseconds, from 1 to `i32::MAX`.
+    pub lock_timeout: Option<Duration>,
+    /// In whole milliseconds, from 1 to `i32::MAX`.
+    pub idle_in_transaction_session_timeout: Option<Duration>,
+    /// In whole milliseconds, from 1 to `i32::MAX`; for Postgres 17 or later.
+    pub transaction_timeout: Option<Duration>,
+    /// The longest that a caller may keep a connection.
+    pub max_hold: Option<Duration>,
+    /// An idle connection beyond `min_idle` is closed after this time.
+    pub idle_timeout: Option<Duration>,
+    /// The age at which a connection is replaced, before the jitter is taken off.
+    pub max_lifetime: Option<Duration>,
+    /// The idle connections that are kept ready; at most `max_connections`.
+    pub min_idle: u32,
+    /// A connection that was idle for longer is pinged before a caller gets it.
+    pub validate_after_idle: Option<Duration>,
+}
+
+/// The fleet, checked and complete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FleetSettings {
+    /// The most replicas in steady running.
+    pub max_replicas: NonZeroU32,
+    /// The most replicas on top of that during a deploy.
+    pub surge: u32,
+    /// Connections left to others, in total.
+    pub reserve: u32,
+    /// Pools in each replica that are not ours; each name once.
+    pub external: Vec<ExternalSettings>,
+    /// What happens when the fleet does not fit.
+    pub mode: FleetCheck,
+}
+
+/// A pool in each replica that is not ours, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ExternalSettings {
+    /// Its name; by the same rule as that of a partition.
+    pub name: String,
+    /// Its connections in each replica.
+    pub size: NonZeroU32,
+    /// The role it connects as, if stated.
+    pub role: Option<String>,
+    /// The database it connects to, if stated.
+    pub database: Option<String>,
+}
+
+/// How the pool boots, checked and complete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BootSettings {
+    /// What happens when a database is not there yet; a bound on waiting is above 0.
+    pub when_unavailable: WhenUnavailable,
+    /// The longest that the whole boot check of one server may take. Above 0.
+    pub check_timeout: Duration,
+}

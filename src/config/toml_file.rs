@@ -1,0 +1,230 @@
+//! Reading TOML. The messages are our own: toml's `Display` quotes the source line, which may hold a password.
+
+use std::{fs, path::Path};
+
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue, Error},
+};
+
+use super::{
+    PoolConfig,
+    error::{ConfigError, Problem, printable},
+    leaf::{Leaf, Named, Overlay},
+    origin::Origins,
+};
+
+impl PoolConfig {
+    /// Reads a configuration from TOML text.
+    ///
+    /// # Errors
+    /// Every key that is unknown, or whose value is not of its type, with its line; or the first place that
+    /// is not TOML. No value is repeated in a message. What is missing, out of range or contradictory is for
+    /// [`resolve`](Self::resolve) to say.
+    ///
+    /// # Examples
+    /// ```
+    /// use partitioned_pool::config::PoolConfig;
+    ///
+    /// let error = PoolConfig::from_toml("[fleet]\nmax_replicas = 'three'").unwrap_err();
+    /// assert_eq!(error.problems()[0].field, "fleet.max_replicas");
+    /// assert_eq!(error.problems()[0].origin.as_deref(), Some("line 2"));
+    /// ```
+    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
+        Reader::new(text, None).read()
+    }
+
+    /// Reads a configuration from a TOML file.
+    ///
+    /// # Errors
+    /// As [`from_toml`](Self::from_toml), with the path beside each line; or that the file cannot be read.
+    pub fn from_toml_file(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let name = path.as_ref().display().to_string();
+        let text = fs::read_to_string(&path)
+            .map_err(|error| Problem::new(&name, format!("cannot be read: {error}")))?;
+        Reader::new(&text, Some(&name)).read()
+    }
+}
+
+/// A value with its place in the text.
+type Value<'a> = Spanned<DeValue<'a>>;
+
+struct Reader<'a> {
+    text: &'a str,
+    file: Option<&'a str>,
+    origins: Origins,
+    problems: Vec<Problem>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(text: &'a str, file: Option<&'a str>) -> Self {
+        Self {
+            text,
+            file,
+            origins: Origins::default(),
+            problems: Vec::new(),
+        }
+    }
+
+    fn read(mut self) -> Result<PoolConfig, ConfigError> {
+        let root = DeTable::parse(self.text).map_err(|error| self.not_toml(&error))?;
+        let mut config = PoolConfig::default();
+        for (key, value) in root.get_ref() {
+            match key.get_ref().as_ref() {
+                "fleet" => self.fleet(&mut config, value),
+                "boot" => self.table(&mut config.boot, "boot", value),
+                "partition" => config.partitions = self.list(value),
+                name => self.field(&mut config, name, name, key.span().start, value.get_ref()),
+            }
+        }
+        ConfigError::check(self.problems)?;
+        config.origins = self.origins;
+        Ok(config)
+    }
+
+    fn fleet(&mut self, config: &mut PoolConfig, value: &Value<'_>) {
+        let Some(table) = self.expect_table("fleet", value) else {
+            return;
+        };
+        for (key, value) in table {
+            match key.get_ref().as_ref() {
+                "external" => config.fleet.external = self.list(value),
+                name => {
+                    let field = format!("fleet.{name}");
+                    self.field(
+                        &mut config.fleet,
+                        &field,
+                        name,
+                        key.span().start,
+                        value.get_ref(),
+                    );
+                }
+            }
+        }
+    }
+
+    fn table<T: Overlay>(&mut self, target: &mut T, path: &str, value: &Value<'_>) {
+        let Some(table) = self.expect_table(path, value) else {
+            return;
+        };
+        for (key, value) in table {
+            let name = key.get_ref().as_ref();
+            let field = format!("{path}.{name}");
+            self.field(target, &field, name, key.span().start, value.get_ref());
+        }
+    }
+
+    fn list<T: Named>(&mut self, value: &Value<'_>) -> Vec<T> {
+        let DeValue::Array(items) = value.get_ref() else {
+            let problem = format!(
+                "write [[{}]], with two brackets and a key name, once for each",
+                T::LIST
+            );
+            self.report(T::LIST, value.span().start, problem);
+            return Vec::new();
+        };
+        items
+            .iter()
+            .enumerate()
+            .map(|(index, item)| self.item(index, item))
+            .collect()
+    }
+
+    /// The name is read first: it is part of the path of every other field.
+    fn item<T: Named>(&mut self, index: usize, value: &Value<'_>) -> T {
+        let mut item = T::default();
+        let Some(table) = self.expect_table(&item.path(index), value) else {
+            return item;
+        };
+        let is_name = |key: &str| key == "name";
+        let name = table.iter().filter(|(key, _)| is_name(key.get_ref()));
+        let rest = table.iter().filter(|(key, _)| !is_name(key.get_ref()));
+        for (key, value) in name.chain(rest) {
+            let name = key.get_ref().as_ref();
+            let field = format!("{}.{name}", item.path(index));
+            self.field(&mut item, &field, name, key.span().start, value.get_ref());
+        }
+        self.origins
+            .note(item.path(index), self.place(value.span().start));
+        item
+    }
+
+    fn field<T: Overlay>(
+        &mut self,
+        target: &mut T,
+        field: &str,
+        key: &str,
+        at: usize,
+        value: &DeValue<'_>,
+    ) {
+        match target.set(key, leaf(value)) {
+            Ok(()) => self.origins.note(field.to_owned(), self.place(at)),
+            Err(error) => self.report(&field.replace(key, &printable(key)), at, error.to_string()),
+        }
+    }
+
+    fn expect_table<'v, 't>(
+        &mut self,
+        field: &str,
+        value: &'v Value<'t>,
+    ) -> Option<&'v DeTable<'t>> {
+        if let DeValue::Table(table) = value.get_ref() {
+            return Some(table);
+        }
+        self.report(field, value.span().start, "expected a table");
+        None
+    }
+
+    fn report(&mut self, field: &str, at: usize, problem: impl Into<String>) {
+        self.problems
+            .push(Problem::new(field, problem).at(self.place(at)));
+    }
+
+    fn not_toml(&self, error: &Error) -> Problem {
+        let at = error.span().map_or(0, |span| span.start);
+        let problem = format!("is not TOML: {}", error.message());
+        Problem::new(self.key_of_line(at), problem).at(self.place(at))
+    }
+
+    /// The key of the line that holds this byte, so that the message names a field although nothing was parsed.
+    fn key_of_line(&self, at: usize) -> String {
+        let before = self.text.get(..at).unwrap_or_default();
+        let line = self
+            .text
+            .lines()
+            .nth(before.matches('\n').count())
+            .unwrap_or_default();
+        match line.split_once('=') {
+            Some((key, _)) => printable(key.trim()),
+            None => "the text".to_owned(),
+        }
+    }
+
+    fn place(&self, at: usize) -> String {
+        let line = self
+            .text
+            .get(..at)
+            .unwrap_or_default()
+            .matches('\n')
+            .count()
+            + 1;
+        self.file.map_or_else(
+            || format!("line {line}"),
+            |file| format!("{file} line {line}"),
+        )
+    }
+}
+
+fn leaf<'a>(value: &'a DeValue<'_>) -> Leaf<'a> {
+    match value {
+        DeValue::String(text) => Leaf::Text(text),
+        DeValue::Integer(number) => {
+            Leaf::Integer(i64::from_str_radix(number.as_str(), number.radix()).ok())
+        }
+        DeValue::Float(_) => Leaf::Other("a number with a fraction"),
+        DeValue::Boolean(_) => Leaf::Other("a boolean"),
+        DeValue::Datetime(_) => Leaf::Other("a date"),
+        DeValue::Array(_) => Leaf::Other("an array"),
+        DeValue::Table(_) => Leaf::Other("a table"),
+    }
+}
