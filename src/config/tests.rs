@@ -217,11 +217,11 @@ impl Stated {
         variables
     }
 
-    fn from_toml(&self) -> Result<Settings, ConfigError> {
+    fn through_toml(&self) -> Result<Settings, ConfigError> {
         PoolConfig::from_toml(&self.toml())?.resolve()
     }
 
-    fn from_vars(&self) -> Result<Settings, ConfigError> {
+    fn through_variables(&self) -> Result<Settings, ConfigError> {
         PoolConfig::from_vars(PREFIX, self.variables())?.resolve()
     }
 }
@@ -336,7 +336,7 @@ fn the_table_of_good_values_lists_every_field() {
 fn a_bad_value_in_a_file_is_an_error_that_names_its_field_and_line() {
     each_bad(|stated, path, _, value| {
         let error = stated
-            .from_toml()
+            .through_toml()
             .expect_err(&format!("{path} = {value:?} was accepted"));
         let path = path
             .replace("transactional.name", "[1].name")
@@ -363,7 +363,7 @@ fn a_bad_value_in_the_environment_is_an_error_that_names_its_variable() {
             return;
         }
         let error = stated
-            .from_vars()
+            .through_variables()
             .expect_err(&format!("{variable}={value:?} was accepted"));
         assert!(
             error.to_string().contains(variable),
@@ -374,7 +374,7 @@ fn a_bad_value_in_the_environment_is_an_error_that_names_its_variable() {
 
 #[test]
 fn every_field_is_read_alike_and_takes_effect() {
-    let plain = Stated::base().from_toml().unwrap();
+    let plain = Stated::base().through_toml().unwrap();
     for (field, value, set) in GOOD {
         let mut stated = Stated::base();
         put(&mut stated.partitions[0], field, value);
@@ -383,9 +383,13 @@ fn every_field_is_read_alike_and_takes_effect() {
             .analytical(PartitionConfig::analytical(10))
             .resolve()
             .unwrap();
-        assert_eq!(stated.from_toml().unwrap(), settings, "{field} in a file");
         assert_eq!(
-            stated.from_vars().unwrap(),
+            stated.through_toml().unwrap(),
+            settings,
+            "{field} in a file"
+        );
+        assert_eq!(
+            stated.through_variables().unwrap(),
             settings,
             "{field} in the environment"
         );
@@ -458,7 +462,7 @@ fn fleet_and_boot_are_read_alike() {
     );
 
     put(&mut stated.fleet, "external", "jobs=4, a=2");
-    assert_eq!(stated.from_vars().unwrap(), settings);
+    assert_eq!(stated.through_variables().unwrap(), settings);
 }
 
 #[test]
@@ -498,7 +502,7 @@ fn an_external_pool_may_name_its_role_and_database() {
 
 #[test]
 fn the_defaults_differ_by_kind() {
-    let settings = Stated::base().from_toml().unwrap();
+    let settings = Stated::base().through_toml().unwrap();
     let [transactional, analytical] = &settings.partitions[..] else {
         panic!("{settings:?}")
     };
@@ -775,7 +779,10 @@ fn a_partition_whose_name_begins_with_anothers_has_its_own_variables() {
         ]));
     }
     put(&mut stated.partitions[2], "max_hold", "7s");
-    assert_eq!(stated.from_vars().unwrap(), stated.from_toml().unwrap());
+    assert_eq!(
+        stated.through_variables().unwrap(),
+        stated.through_toml().unwrap()
+    );
 }
 
 #[test]
@@ -817,7 +824,7 @@ fn a_named_partition_must_state_its_kind() {
     stated
         .partitions
         .push(fields(&[("name", "batch"), ("max_connections", "5")]));
-    let error = stated.from_toml().unwrap_err();
+    let error = stated.through_toml().unwrap_err();
     assert_eq!(error.problems()[0].field, "partition.batch.kind");
 }
 
@@ -832,7 +839,7 @@ fn a_bound_on_waiting_is_stated_if_and_only_if_boot_waits() {
         put(&mut stated.boot, "when_unavailable", word);
         wait.iter()
             .for_each(|wait| put(&mut stated.boot, "wait", wait));
-        let error = stated.from_toml().err();
+        let error = stated.through_toml().err();
         assert_eq!(error.is_none(), fits, "{word} {wait:?}");
         assert!(
             error
@@ -848,10 +855,13 @@ fn a_url_of_each_partition_makes_the_common_one_unnecessary() {
     let mut stated = Stated::base();
     stated.pool.retain(|(key, _)| key != "url");
     put(&mut stated.partitions[0], "url", "postgres://a/shop");
-    assert_eq!(stated.from_toml().unwrap_err().problems()[0].field, "url");
+    assert_eq!(
+        stated.through_toml().unwrap_err().problems()[0].field,
+        "url"
+    );
     put(&mut stated.partitions[1], "url", "postgres://b/shop");
     assert_eq!(
-        stated.from_toml().unwrap().partitions[1].url.expose(),
+        stated.through_toml().unwrap().partitions[1].url.expose(),
         "postgres://b/shop"
     );
 }
@@ -861,7 +871,7 @@ fn an_application_name_that_postgres_would_cut_is_refused_with_its_length() {
     let service = |bytes: usize| {
         let mut stated = Stated::base();
         put(&mut stated.pool, "service", &"s".repeat(bytes));
-        stated.from_toml()
+        stated.through_toml()
     };
     assert_eq!(
         service(49).unwrap().partitions[0].application_name.len(),
@@ -1040,8 +1050,8 @@ proptest! {
         let settings = config.resolve().unwrap();
         let order: Vec<_> = settings.partitions.iter().map(|partition| partition.name.as_str()).collect();
         prop_assert_eq!(order, names);
-        prop_assert_eq!(&stated.from_toml().unwrap(), &settings);
-        prop_assert_eq!(&stated.from_vars().unwrap(), &settings);
+        prop_assert_eq!(&stated.through_toml().unwrap(), &settings);
+        prop_assert_eq!(&stated.through_variables().unwrap(), &settings);
         let json = serde_json::from_str::<PoolConfig>(&json(&stated)).unwrap();
         prop_assert_eq!(&json.resolve().unwrap(), &settings);
     }
