@@ -33,11 +33,10 @@ impl ConfigError {
 
     /// The error for what a driver says of fields: at least one of `(field, problem)`.
     pub(crate) fn of_fields(fields: Vec<(String, String)>) -> Self {
-        let problems = fields
-            .into_iter()
-            .map(|(f, p)| Problem::new(f, p))
-            .collect();
-        Self { problems }
+        let problem = |(field, problem)| Problem::new(field, problem);
+        Self {
+            problems: fields.into_iter().map(problem).collect(),
+        }
     }
 
     /// Every problem found, in the order of the configuration; never empty.

@@ -215,11 +215,11 @@ impl Check<'_> {
 
     fn partition(&mut self, partition: &PartitionConfig, path: &str) -> PartitionSettings {
         let mut of = Fields { check: self, path };
-        let kind = rules::kind(partition.name(), partition.kind);
-        let kind = of.accept("kind", kind).unwrap_or(Kind::Transactional);
         let name = of
             .accept("name", rules::name(partition.name()))
             .unwrap_or_default();
+        let kind = rules::kind(partition.name(), partition.kind);
+        let kind = of.accept("kind", kind).unwrap_or(Kind::Transactional);
         let size = rules::size(partition.max_connections, STATE_SIZE);
         let size = of.accept("max_connections", size);
         let own = partition;

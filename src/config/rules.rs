@@ -116,7 +116,7 @@ pub(super) fn server_limit(limit: Limit) -> Checked<Option<Duration>> {
 
 fn whole_milliseconds(time: Duration) -> Checked<Duration> {
     let text = Limit::After(time);
-    if time.subsec_nanos() % 1_000_000 != 0 {
+    if !time.subsec_nanos().is_multiple_of(1_000_000) {
         return Err(format!(
             "{text} is not a whole number of milliseconds, in which Postgres counts"
         ));

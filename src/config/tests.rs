@@ -1,1 +1,1098 @@
+//! What holds whichever way a configuration is stated.
 
+use std::{collections::BTreeSet, fmt::Write as _, time::Duration};
+
+use proptest::prelude::*;
+
+use super::{leaf::fields_of, *};
+
+const PREFIX: &str = "SHOP_DB";
+
+/// A value that a field must take: as text, and by the builder. Every field of a partition is listed, except
+/// those that every partition states (`name`, `kind`, `max_connections`).
+type Setter = fn(PartitionConfig) -> PartitionConfig;
+const GOOD: &[(&str, &str, Setter)] = &[
+    ("url", "postgres://reader@standby/shop", |p| {
+        p.url("postgres://reader@standby/shop")
+    }),
+    ("reserved", "20", |p| p.reserved(20)),
+    ("max_waiters", "0", |p| p.max_waiters(0)),
+    ("acquire_timeout", "250ms", |p| {
+        p.acquire_timeout(Duration::from_millis(250))
+    }),
+    ("connect_timeout", "2s", |p| {
+        p.connect_timeout(Duration::from_secs(2))
+    }),
+    ("statement_timeout", "1500ms", |p| {
+        p.statement_timeout(Duration::from_millis(1500))
+    }),
+    ("lock_timeout", "off", |p| p.lock_timeout(Limit::Off)),
+    ("idle_in_transaction_session_timeout", "1ms", |p| {
+        p.idle_in_transaction_session_timeout(Duration::from_millis(1))
+    }),
+    ("transaction_timeout", "2147483647ms", |p| {
+        p.transaction_timeout(Duration::from_millis(2_147_483_647))
+    }),
+    ("max_hold", "off", |p| p.max_hold(Limit::Off)),
+    ("idle_timeout", "1h", |p| {
+        p.idle_timeout(Duration::from_secs(3600))
+    }),
+    ("max_lifetime", "1day", |p| {
+        p.max_lifetime(Duration::from_secs(86_400))
+    }),
+    ("min_idle", "20", |p| p.min_idle(20)),
+    ("validate_after_idle", "500us", |p| {
+        p.validate_after_idle(Duration::from_micros(500))
+    }),
+];
+
+const BAD_COUNT: &[&str] = &[
+    "-1",
+    "many",
+    "1.5",
+    "",
+    "18446744073709551616",
+    "4294967295",
+];
+const BAD_WAIT: &[&str] = &["0s", "0ms", "off", "250", "", "-1s", "soon", "11years"];
+const BAD_CLIENT_LIMIT: &[&str] = &["0s", "Off", "250", "", "-1s", "never", "11years"];
+const BAD_SERVER_LIMIT: &[&str] = &[
+    "0s",
+    "none",
+    "250",
+    "",
+    "1us",
+    "1500us",
+    "2147483648ms",
+    "11years",
+];
+
+/// Values that a field must refuse, for the partition `transactional` of 20.
+const BAD_PARTITION: &[(&str, &[&str])] = &[
+    (
+        "name",
+        &[
+            "",
+            "Batch",
+            "two words",
+            "a/b",
+            "a.b",
+            "abcdefghijklmnopqrstuvwxyz-0123456",
+            "ü",
+        ],
+    ),
+    ("kind", &["analytical", "", "Transactional", "0"]),
+    ("url", &["", "  "]),
+    ("max_connections", &["0", "262144"]),
+    ("reserved", &["0", "19", "21"]),
+    ("max_waiters", &["1000001"]),
+    ("acquire_timeout", BAD_WAIT),
+    ("connect_timeout", BAD_WAIT),
+    ("statement_timeout", BAD_SERVER_LIMIT),
+    ("lock_timeout", BAD_SERVER_LIMIT),
+    ("idle_in_transaction_session_timeout", BAD_SERVER_LIMIT),
+    ("transaction_timeout", BAD_SERVER_LIMIT),
+    ("max_hold", BAD_CLIENT_LIMIT),
+    ("idle_timeout", BAD_CLIENT_LIMIT),
+    ("max_lifetime", BAD_CLIENT_LIMIT),
+    ("min_idle", &["21"]),
+    ("validate_after_idle", BAD_CLIENT_LIMIT),
+];
+
+const BAD_FLEET: &[(&str, &[&str])] = &[
+    ("max_replicas", &["0", "262144"]),
+    ("surge", &["262144"]),
+    ("reserve", &["262144"]),
+    (
+        "external",
+        &[
+            "jobs",
+            "jobs=",
+            "jobs=many",
+            "jobs=-1",
+            "jobs=0",
+            "jobs=262144",
+            "=4",
+            "Jobs=4",
+            "a=1,a=2",
+        ],
+    ),
+    ("mode", &["", "on", "Warn"]),
+];
+
+const BAD_BOOT: &[(&str, &[&str])] = &[
+    ("when_unavailable", &["", "later", "Fail"]),
+    ("wait", BAD_WAIT),
+    ("check_timeout", BAD_WAIT),
+];
+
+const BAD_POOL: &[(&str, &[&str])] = &[
+    (
+        "service",
+        &[
+            "",
+            "shöp",
+            "shop\n",
+            "shop/eu",
+            "a-service-whose-name-is-so-long-that-postgres-cuts-it-off",
+        ],
+    ),
+    ("url", &["", "\t"]),
+];
+
+const COUNTS: &[&str] = &[
+    "max_connections",
+    "reserved",
+    "max_waiters",
+    "min_idle",
+    "max_replicas",
+    "surge",
+    "reserve",
+    "size",
+];
+
+/// A configuration as text: the fields of each table, in order.
+#[derive(Clone)]
+struct Stated {
+    pool: Vec<(String, String)>,
+    fleet: Vec<(String, String)>,
+    boot: Vec<(String, String)>,
+    partitions: Vec<Vec<(String, String)>>,
+}
+
+fn fields(list: &[(&str, &str)]) -> Vec<(String, String)> {
+    list.iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect()
+}
+
+fn put(table: &mut Vec<(String, String)>, key: &str, value: &str) {
+    table.retain(|(other, _)| other != key);
+    table.push((key.to_owned(), value.to_owned()));
+}
+
+impl Stated {
+    fn base() -> Self {
+        Self {
+            pool: fields(&[("service", "shop"), ("url", "postgres://shop:pw@db/shop")]),
+            fleet: fields(&[("max_replicas", "3"), ("surge", "1")]),
+            boot: vec![],
+            partitions: vec![
+                fields(&[("name", "transactional"), ("max_connections", "20")]),
+                fields(&[("name", "analytical"), ("max_connections", "10")]),
+            ],
+        }
+    }
+
+    fn toml(&self) -> String {
+        let mut text = toml_lines(&self.pool) + "[fleet]\n" + &toml_lines(&self.fleet);
+        text += &("[boot]\n".to_owned() + &toml_lines(&self.boot));
+        for partition in &self.partitions {
+            text += &("[[partition]]\n".to_owned() + &toml_lines(partition));
+        }
+        text
+    }
+
+    fn variables(&self) -> Vec<(String, String)> {
+        let names = self
+            .partitions
+            .iter()
+            .map(|partition| partition[0].1.clone())
+            .collect::<Vec<_>>();
+        let mut variables = vec![(format!("{PREFIX}_PARTITIONS"), names.join(","))];
+        let mut add = |table: &str, fields: &[(String, String)]| {
+            for (key, value) in fields.iter().filter(|(key, _)| key != "name") {
+                let name = format!("{PREFIX}_{table}{key}")
+                    .to_uppercase()
+                    .replace('-', "_");
+                variables.push((name, value.clone()));
+            }
+        };
+        add("", &self.pool);
+        add("fleet_", &self.fleet);
+        add("boot_", &self.boot);
+        for (name, partition) in names.iter().zip(&self.partitions) {
+            add(&format!("{name}_"), partition);
+        }
+        variables
+    }
+
+    fn through_toml(&self) -> Result<Settings, ConfigError> {
+        PoolConfig::from_toml(&self.toml())?.resolve()
+    }
+
+    fn through_variables(&self) -> Result<Settings, ConfigError> {
+        PoolConfig::from_vars(PREFIX, self.variables())?.resolve()
+    }
+}
+
+fn toml_lines(fields: &[(String, String)]) -> String {
+    fields.iter().fold(String::new(), |mut text, (key, value)| {
+        let is_count = COUNTS.contains(&key.as_str()) && value.parse::<f64>().is_ok();
+        let value = if is_count {
+            value.clone()
+        } else {
+            toml_string(value)
+        };
+        writeln!(text, "{key} = {value}").unwrap();
+        text
+    })
+}
+
+fn toml_string(text: &str) -> String {
+    let escaped = text.chars().map(|c| match c {
+        '"' | '\\' => format!("\\{c}"),
+        c if c.is_control() => format!("\\u{:04X}", u32::from(c)),
+        c => c.to_string(),
+    });
+    format!("\"{}\"", escaped.collect::<String>())
+}
+
+fn built() -> PoolConfig {
+    PoolConfig::new("shop", "postgres://shop:pw@db/shop", FleetConfig::new(3, 1))
+}
+
+fn names_of(table: &[(&str, &[&str])]) -> BTreeSet<String> {
+    table.iter().map(|(field, _)| (*field).to_owned()).collect()
+}
+
+fn set_of(fields: &[&str]) -> BTreeSet<String> {
+    fields.iter().map(|field| (*field).to_owned()).collect()
+}
+
+/// Each value that a field must refuse, with the variable that holds it and the path that the error must name.
+fn each_bad(mut check: impl FnMut(&Stated, &str, &str, &str)) {
+    let mut each = |table: &str, bad: &[(&str, &[&str])], put_in: fn(&mut Stated, &str, &str)| {
+        for (field, values) in bad {
+            let counts: &[&str] = if COUNTS.contains(field) {
+                BAD_COUNT
+            } else {
+                &[]
+            };
+            for value in values.iter().chain(counts) {
+                let mut stated = Stated::base();
+                put_in(&mut stated, field, value);
+                let variable =
+                    format!("{PREFIX}_{}{}", table.replace("partition.", ""), field).to_uppercase();
+                check(
+                    &stated,
+                    &format!("{table}{field}"),
+                    &variable.replace('.', "_"),
+                    value,
+                );
+            }
+        }
+    };
+    each("", BAD_POOL, |stated, field, value| {
+        put(&mut stated.pool, field, value)
+    });
+    each("fleet.", BAD_FLEET, |stated, field, value| {
+        put(&mut stated.fleet, field, value)
+    });
+    each("boot.", BAD_BOOT, |stated, field, value| {
+        let waits = field == "wait";
+        put(&mut stated.boot, field, value);
+        if waits {
+            put(&mut stated.boot, "when_unavailable", "wait");
+        }
+    });
+    each(
+        "partition.transactional.",
+        BAD_PARTITION,
+        |stated, field, value| {
+            put(&mut stated.partitions[0], field, value);
+        },
+    );
+}
+
+#[test]
+fn the_tables_of_bad_values_list_every_field() {
+    let tables = [
+        (BAD_PARTITION, fields_of::<PartitionConfig>()),
+        (BAD_FLEET, fields_of::<FleetConfig>()),
+    ];
+    for (table, fields) in tables
+        .into_iter()
+        .chain([(BAD_BOOT, fields_of::<BootConfig>())])
+    {
+        assert_eq!(names_of(table), set_of(fields));
+    }
+    let of_parts = ["fleet", "boot", "partition"].map(str::to_owned);
+    let pool = names_of(BAD_POOL)
+        .into_iter()
+        .chain(of_parts)
+        .collect::<BTreeSet<_>>();
+    assert_eq!(pool, set_of(fields_of::<PoolConfig>()));
+}
+
+#[test]
+fn the_table_of_good_values_lists_every_field() {
+    let good = GOOD.iter().map(|(field, _, _)| *field);
+    let good: Vec<_> = good.chain(["name", "kind", "max_connections"]).collect();
+    assert_eq!(set_of(&good), set_of(fields_of::<PartitionConfig>()));
+}
+
+#[test]
+fn a_bad_value_in_a_file_is_an_error_that_names_its_field_and_line() {
+    each_bad(|stated, path, _, value| {
+        let error = stated
+            .through_toml()
+            .expect_err(&format!("{path} = {value:?} was accepted"));
+        let path = path
+            .replace("transactional.name", "[1].name")
+            .replace("partition.[", "partition[");
+        let named = error
+            .problems()
+            .iter()
+            .find(|problem| problem.field.starts_with(&path));
+        let named = named.unwrap_or_else(|| panic!("{path} = {value:?} is not named: {error}"));
+        assert!(
+            named
+                .origin
+                .as_ref()
+                .is_some_and(|origin| origin.starts_with("line ")),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn a_bad_value_in_the_environment_is_an_error_that_names_its_variable() {
+    each_bad(|stated, path, variable, value| {
+        if path.ends_with(".name") {
+            return;
+        }
+        let error = stated
+            .through_variables()
+            .expect_err(&format!("{variable}={value:?} was accepted"));
+        assert!(
+            error.to_string().contains(variable),
+            "{variable}={value:?} is not named: {error}"
+        );
+    });
+}
+
+#[test]
+fn every_field_is_read_alike_and_takes_effect() {
+    let plain = Stated::base().through_toml().unwrap();
+    for (field, value, set) in GOOD {
+        let mut stated = Stated::base();
+        put(&mut stated.partitions[0], field, value);
+        let config = built().transactional(set(PartitionConfig::transactional(20)));
+        let settings = config
+            .analytical(PartitionConfig::analytical(10))
+            .resolve()
+            .unwrap();
+        assert_eq!(
+            stated.through_toml().unwrap(),
+            settings,
+            "{field} in a file"
+        );
+        assert_eq!(
+            stated.through_variables().unwrap(),
+            settings,
+            "{field} in the environment"
+        );
+        let json = serde_json::from_str::<PoolConfig>(&json(&stated)).unwrap();
+        assert_eq!(json.resolve().unwrap(), settings, "{field} in JSON");
+        assert!(
+            settings != plain || *field == "reserved",
+            "{field} has no effect"
+        );
+    }
+}
+
+fn json(stated: &Stated) -> String {
+    let table = |fields: &[(String, String)]| {
+        let value = |key: &str, value: &str| match value.parse::<u32>() {
+            Ok(number) if COUNTS.contains(&key) => serde_json::Value::from(number),
+            _ => serde_json::Value::from(value),
+        };
+        let entries = fields
+            .iter()
+            .map(|(key, text)| (key.clone(), value(key, text)));
+        serde_json::Value::Object(entries.collect())
+    };
+    let mut root = table(&stated.pool);
+    root["fleet"] = table(&stated.fleet);
+    root["boot"] = table(&stated.boot);
+    root["partition"] = stated
+        .partitions
+        .iter()
+        .map(|partition| table(partition))
+        .collect();
+    root.to_string()
+}
+
+#[test]
+fn fleet_and_boot_are_read_alike() {
+    let fleet = FleetConfig::new(3, 0).reserve(5).mode(FleetCheck::Warn);
+    let fleet = fleet
+        .external(ExternalPool::new("jobs", 4))
+        .external(ExternalPool::new("a", 2));
+    let wait = WhenUnavailable::Wait(Duration::from_secs(30));
+    let settings = PoolConfig::new("shop", "postgres://shop:pw@db/shop", fleet)
+        .boot(
+            BootConfig::new()
+                .when_unavailable(wait)
+                .check_timeout(Duration::from_secs(5)),
+        )
+        .transactional(PartitionConfig::transactional(20))
+        .analytical(PartitionConfig::analytical(10))
+        .resolve()
+        .unwrap();
+
+    let mut stated = Stated::base();
+    stated.fleet = fields(&[
+        ("max_replicas", "3"),
+        ("surge", "0"),
+        ("reserve", "5"),
+        ("mode", "warn"),
+    ]);
+    stated.boot = fields(&[
+        ("when_unavailable", "wait"),
+        ("wait", "30s"),
+        ("check_timeout", "5s"),
+    ]);
+    let file = stated.toml()
+        + "[[fleet.external]]\nname = 'jobs'\nsize = 4\n[[fleet.external]]\nname = 'a'\nsize = 2";
+    assert_eq!(
+        PoolConfig::from_toml(&file).unwrap().resolve().unwrap(),
+        settings
+    );
+
+    put(&mut stated.fleet, "external", "jobs=4, a=2");
+    assert_eq!(stated.through_variables().unwrap(), settings);
+}
+
+#[test]
+fn an_external_pool_may_name_its_role_and_database() {
+    let text = Stated::base().toml()
+        + "[[fleet.external]]\nname = 'jobs'\nsize = 4\nrole = 'worker'\ndatabase = 'queue'";
+    let settings = PoolConfig::from_toml(&text).unwrap().resolve().unwrap();
+    let jobs = &settings.fleet.external[0];
+    assert_eq!(
+        (jobs.role.as_deref(), jobs.database.as_deref()),
+        (Some("worker"), Some("queue"))
+    );
+    for (field, value) in [
+        ("size", "0"),
+        ("size", "-1"),
+        ("role", "''"),
+        ("database", "''"),
+        ("colour", "1"),
+    ] {
+        let key = format!("\n{field} = ");
+        let rest = "name = 'jobs'\nsize = 4\nrole = 'worker'\ndatabase = 'queue'".lines();
+        let rest: Vec<_> = rest.filter(|line| !line.starts_with(field)).collect();
+        let text = format!(
+            "{}[[fleet.external]]\n{}{key}{value}",
+            Stated::base().toml(),
+            rest.join("\n")
+        );
+        let error = PoolConfig::from_toml(&text)
+            .and_then(|config| config.resolve())
+            .unwrap_err();
+        assert_eq!(
+            error.problems()[0].field,
+            format!("fleet.external.jobs.{field}")
+        );
+    }
+}
+
+#[test]
+fn the_defaults_differ_by_kind() {
+    let settings = Stated::base().through_toml().unwrap();
+    let [transactional, analytical] = &settings.partitions[..] else {
+        panic!("{settings:?}")
+    };
+    assert_eq!(
+        (
+            transactional.max_waiters,
+            transactional.min_idle,
+            transactional.reserved
+        ),
+        (40, 5, 20)
+    );
+    assert_eq!(
+        (
+            analytical.max_waiters,
+            analytical.min_idle,
+            analytical.reserved
+        ),
+        (0, 0, 10)
+    );
+    assert_eq!(
+        transactional.statement_timeout,
+        Some(Duration::from_secs(5))
+    );
+    assert_eq!(analytical.statement_timeout, Some(Duration::from_secs(300)));
+    assert_eq!(analytical.application_name, "shop/analytical");
+    assert_eq!(settings.boot.when_unavailable, WhenUnavailable::Fail);
+    assert_eq!(settings.fleet.mode, FleetCheck::Enforce);
+}
+
+#[test]
+fn what_must_be_stated_is_reported_at_once() {
+    let error = PoolConfig::default().resolve().unwrap_err();
+    let fields: Vec<_> = error
+        .problems()
+        .iter()
+        .map(|problem| problem.field.as_str())
+        .collect();
+    let expected = [
+        "service",
+        "url",
+        "fleet.max_replicas",
+        "fleet.surge",
+        "partition.transactional.max_connections",
+        "partition.analytical.max_connections",
+    ];
+    assert_eq!(fields, expected);
+    assert_eq!(
+        error.problems()[4].problem,
+        "state max_connections; there is no default size"
+    );
+}
+
+#[test]
+fn what_is_missing_in_the_environment_is_named_as_a_variable() {
+    let error = PoolConfig::from_vars(PREFIX, [])
+        .unwrap()
+        .resolve()
+        .unwrap_err()
+        .to_string();
+    for name in [
+        "SERVICE",
+        "URL",
+        "FLEET_SURGE",
+        "TRANSACTIONAL_MAX_CONNECTIONS",
+        "ANALYTICAL_MAX_CONNECTIONS",
+    ] {
+        assert!(error.contains(&format!("({PREFIX}_{name}): ")), "{error}");
+    }
+}
+
+#[test]
+fn unknown_keys_are_named_wherever_they_are() {
+    let base = Stated::base().toml();
+    for (text, field) in [
+        (format!("colour = 1\n{base}"), "colour"),
+        (base.replace("surge", "colour = 1\nsurge"), "fleet.colour"),
+        (base.replace("[boot]", "[boot]\ncolour = 1"), "boot.colour"),
+        (
+            base.replace("max_connections = 10", "max_connections = 10\ncolour = 1"),
+            "partition.analytical.colour",
+        ),
+    ] {
+        let error = PoolConfig::from_toml(&text).unwrap_err();
+        assert_eq!(error.problems()[0].field, field);
+        assert!(
+            error.problems()[0]
+                .problem
+                .starts_with("unknown key; known here are "),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn unknown_variables_are_named() {
+    for name in [
+        "COLOUR",
+        "FLEET_COLOUR",
+        "BOOT_COLOUR",
+        "ANALYTICAL_COLOUR",
+        "ANALYTICAL_NAME",
+        "Url",
+        "",
+        "FLEET",
+    ] {
+        let variables = [(format!("{PREFIX}_{name}"), "1".to_owned())];
+        let error = PoolConfig::from_vars(PREFIX, variables).unwrap_err();
+        assert_eq!(error.problems()[0].field, format!("{PREFIX}_{name}"));
+        assert!(
+            error.problems()[0].problem.starts_with("unknown"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_table_in_the_wrong_shape_is_explained() {
+    for (text, field, problem) in [
+        (
+            "[partition.batch]\nmax_connections = 1",
+            "partition",
+            "write [[partition]], with two brackets",
+        ),
+        ("partition = [1]", "partition[1]", "expected a table"),
+        ("fleet = 3", "fleet", "expected a table"),
+        (
+            "[fleet]\nexternal = 'jobs=4'",
+            "fleet.external",
+            "write [[fleet.external]]",
+        ),
+    ] {
+        let error = PoolConfig::from_toml(text).unwrap_err();
+        assert_eq!(error.problems()[0].field, field);
+        assert!(error.problems()[0].problem.starts_with(problem), "{error}");
+    }
+}
+
+#[test]
+fn every_wrong_type_of_a_file_is_reported_at_once() {
+    let error =
+        PoolConfig::from_toml("service = 1\nurl = []\n[fleet]\nsurge = '1'\n[boot]\nwait = 30")
+            .unwrap_err();
+    let lines: Vec<_> = error.problems().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        lines,
+        [
+            "boot.wait (line 6): expected a duration with its unit, such as \"250ms\", \"5s\" or \"10min\", found a number",
+            "fleet.surge (line 4): expected a whole number without quotes, found text",
+            "service (line 1): expected a string, found a number",
+            "url (line 2): expected a string, found an array",
+        ]
+    );
+}
+
+#[test]
+fn what_is_not_toml_is_reported_with_line_and_key_but_without_the_line() {
+    let error = PoolConfig::from_toml("service = 'shop'\nurl = postgres://shop:s3cret@db/shop")
+        .unwrap_err();
+    let problem = &error.problems()[0];
+    assert_eq!(
+        (problem.field.as_str(), problem.origin.as_deref()),
+        ("url", Some("line 2"))
+    );
+    assert!(problem.problem.starts_with("is not TOML: "), "{error}");
+    assert!(!format!("{error} {error:?}").contains("s3cret"), "{error}");
+}
+
+#[test]
+fn a_file_is_read_with_its_path_in_every_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pool.toml");
+    let missing = PoolConfig::from_toml_file(&path).unwrap_err();
+    assert_eq!(missing.problems()[0].field, path.display().to_string());
+
+    std::fs::write(&path, Stated::base().toml().replace("20", "0")).unwrap();
+    let error = PoolConfig::from_toml_file(&path)
+        .unwrap()
+        .resolve()
+        .unwrap_err();
+    assert_eq!(
+        error.problems()[0].origin,
+        Some(format!("{} line 9", path.display()))
+    );
+}
+
+#[test]
+fn the_environment_overrides_a_file_field_by_field() {
+    let mut stated = Stated::base();
+    stated.boot = fields(&[("when_unavailable", "wait"), ("wait", "30s")]);
+    let file = PoolConfig::from_toml(&stated.toml()).unwrap();
+    let variables = [
+        ("URL", "postgres://other/shop"),
+        ("TRANSACTIONAL_MAX_CONNECTIONS", "30"),
+        ("BOOT_WHEN_UNAVAILABLE", "start"),
+        ("FLEET_SURGE", "0"),
+    ];
+    let variables = variables.map(|(name, value)| (format!("{PREFIX}_{name}"), value.to_owned()));
+    let settings = file
+        .apply_vars(PREFIX, variables)
+        .unwrap()
+        .resolve()
+        .unwrap();
+    let [transactional, analytical] = &settings.partitions[..] else {
+        panic!("{settings:?}")
+    };
+    assert_eq!(transactional.url.expose(), "postgres://other/shop");
+    assert_eq!(
+        (
+            transactional.max_connections.get(),
+            analytical.max_connections.get()
+        ),
+        (30, 10)
+    );
+    assert_eq!(
+        (settings.fleet.surge, settings.boot.when_unavailable),
+        (0, WhenUnavailable::Start)
+    );
+}
+
+#[test]
+fn a_wrong_override_is_named_as_the_variable_and_the_rest_by_its_line() {
+    let mut stated = Stated::base();
+    put(&mut stated.partitions[1], "lock_timeout", "0s");
+    let variables = [(
+        format!("{PREFIX}_ANALYTICAL_MAX_CONNECTIONS"),
+        "0".to_owned(),
+    )];
+    let config = PoolConfig::from_toml(&stated.toml())
+        .unwrap()
+        .apply_vars(PREFIX, variables)
+        .unwrap();
+    let error = config.resolve().unwrap_err();
+    let origins: Vec<_> = error
+        .problems()
+        .iter()
+        .map(|problem| problem.origin.clone().unwrap())
+        .collect();
+    assert_eq!(origins, ["SHOP_DB_ANALYTICAL_MAX_CONNECTIONS", "line 13"]);
+}
+
+#[test]
+fn partitions_that_a_file_states_cannot_be_listed_again() {
+    let file = PoolConfig::from_toml(&Stated::base().toml()).unwrap();
+    let variables = [(format!("{PREFIX}_PARTITIONS"), "analytical".to_owned())];
+    let error = file.apply_vars(PREFIX, variables).unwrap_err();
+    assert_eq!(error.problems()[0].field, "SHOP_DB_PARTITIONS");
+}
+
+#[test]
+fn names_whose_variables_are_not_their_own_are_refused() {
+    for (names, named) in [
+        ("a-b,a_b", "SHOP_DB_A_B"),
+        ("fleet", "SHOP_DB_FLEET"),
+        ("boot-x", "SHOP_DB_BOOT_X"),
+    ] {
+        let variables = [(format!("{PREFIX}_PARTITIONS"), names.to_owned())];
+        let error = PoolConfig::from_vars(PREFIX, variables).unwrap_err();
+        assert_eq!(error.problems()[0].field, named);
+        assert!(
+            error.problems()[0].problem.starts_with("is ambiguous"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_partition_whose_name_begins_with_anothers_has_its_own_variables() {
+    let mut stated = Stated::base();
+    for (name, size) in [("batch", "3"), ("batch_max", "4"), ("batch-url", "5")] {
+        stated.partitions.push(fields(&[
+            ("name", name),
+            ("kind", "analytical"),
+            ("max_connections", size),
+        ]));
+    }
+    put(&mut stated.partitions[2], "max_hold", "7s");
+    assert_eq!(
+        stated.through_variables().unwrap(),
+        stated.through_toml().unwrap()
+    );
+}
+
+#[test]
+fn a_prefix_that_cannot_be_one_is_refused() {
+    for prefix in ["", "SHOP_DB_", "SHOP DB", "SHOP=DB"] {
+        assert!(PoolConfig::from_vars(prefix, []).is_err(), "{prefix:?}");
+    }
+}
+
+#[test]
+fn names_are_unique_and_each_is_reported_once() {
+    let config = built()
+        .transactional(PartitionConfig::transactional(20))
+        .transactional(PartitionConfig::transactional(20))
+        .transactional(PartitionConfig::transactional(20))
+        .analytical(PartitionConfig::analytical(10));
+    let error = config.resolve().unwrap_err();
+    assert_eq!(error.problems().len(), 1, "{error}");
+    assert_eq!(error.problems()[0].field, "partition.transactional");
+}
+
+#[test]
+fn a_partition_in_the_place_of_another_is_refused() {
+    let config = built()
+        .transactional(PartitionConfig::analytical(10))
+        .analytical(PartitionConfig::transactional(20));
+    let error = config.resolve().unwrap_err();
+    let fields: Vec<_> = error
+        .problems()
+        .iter()
+        .map(|problem| problem.field.as_str())
+        .collect();
+    assert_eq!(fields, ["partition.transactional", "partition.analytical"]);
+}
+
+#[test]
+fn a_named_partition_must_state_its_kind() {
+    let mut stated = Stated::base();
+    stated
+        .partitions
+        .push(fields(&[("name", "batch"), ("max_connections", "5")]));
+    let error = stated.through_toml().unwrap_err();
+    assert_eq!(error.problems()[0].field, "partition.batch.kind");
+}
+
+#[test]
+fn a_bound_on_waiting_is_stated_if_and_only_if_boot_waits() {
+    for (word, wait, fits) in [
+        ("wait", None, false),
+        ("wait", Some("1s"), true),
+        ("fail", Some("1s"), false),
+    ] {
+        let mut stated = Stated::base();
+        put(&mut stated.boot, "when_unavailable", word);
+        wait.iter()
+            .for_each(|wait| put(&mut stated.boot, "wait", wait));
+        let error = stated.through_toml().err();
+        assert_eq!(error.is_none(), fits, "{word} {wait:?}");
+        assert!(
+            error
+                .iter()
+                .all(|error| error.problems()[0].field == "boot.wait"),
+            "{error:?}"
+        );
+    }
+}
+
+#[test]
+fn a_url_of_each_partition_makes_the_common_one_unnecessary() {
+    let mut stated = Stated::base();
+    stated.pool.retain(|(key, _)| key != "url");
+    put(&mut stated.partitions[0], "url", "postgres://a/shop");
+    assert_eq!(
+        stated.through_toml().unwrap_err().problems()[0].field,
+        "url"
+    );
+    put(&mut stated.partitions[1], "url", "postgres://b/shop");
+    assert_eq!(
+        stated.through_toml().unwrap().partitions[1].url.expose(),
+        "postgres://b/shop"
+    );
+}
+
+#[test]
+fn an_application_name_that_postgres_would_cut_is_refused_with_its_length() {
+    let service = |bytes: usize| {
+        let mut stated = Stated::base();
+        put(&mut stated.pool, "service", &"s".repeat(bytes));
+        stated.through_toml()
+    };
+    assert_eq!(
+        service(49).unwrap().partitions[0].application_name.len(),
+        63
+    );
+    let error = service(50).unwrap_err();
+    assert_eq!(error.problems()[0].field, "service");
+    assert!(error.to_string().contains("has 64 bytes"), "{error}");
+}
+
+/// A password in marked parts, with whatever may break a parser between them.
+fn password() -> impl Strategy<Value = String> {
+    let glue = || prop_oneof!["[@/?#:%&= ,;'\"\\\\\\[\\]{}\n]{0,3}", "\\PC{0,5}"];
+    (glue(), glue(), glue()).prop_map(|(a, b, c)| format!("{a}S3CR{b}S3CR{c}"))
+}
+
+fn assert_silent(text: &str) {
+    assert!(!text.contains("S3CR"), "{text}");
+}
+
+fn assert_no_secret(read: Result<PoolConfig, ConfigError>) {
+    match read {
+        Err(error) => assert_silent(&format!("{error} {error:?}")),
+        Ok(config) => {
+            assert_silent(&format!("{config:?} {config:#?}"));
+            match config.resolve() {
+                Err(error) => assert_silent(&format!("{error} {error:?}")),
+                Ok(settings) => assert_silent(&format!("{settings:?} {settings:#?}")),
+            }
+        }
+    }
+}
+
+/// Texts in which the URL is where it belongs, where it does not, and where it breaks the syntax. Names are left
+/// out: a name that keeps the rule is printed.
+fn files_with(url: &str) -> Vec<String> {
+    let base = Stated::base().toml();
+    let mut files = vec![
+        base.replace("\"postgres://shop:pw@db/shop\"", &toml_string(url)),
+        base.replace("\"postgres://shop:pw@db/shop\"", url),
+        base.replace("\"postgres://shop:pw@db/shop\"", &format!("\"{url}\"")),
+        base.replace("\"postgres://shop:pw@db/shop\"", &format!("'{url}")),
+        base.replace(
+            "url = \"postgres://shop:pw@db/shop\"",
+            &format!("url {url}"),
+        ),
+        format!("{url}\n{base}"),
+        format!("{} = 1\n{base}", toml_string(url)),
+        format!("urll = {}\n{base}", toml_string(url)),
+        format!("partition = {}", toml_string(url)),
+        format!("fleet = {}", toml_string(url)),
+        format!("[{}]", toml_string(url)),
+        format!("url = {0}\nurl = {0}", toml_string(url)),
+    ];
+    for field in fields_of::<PartitionConfig>()
+        .iter()
+        .filter(|field| **field != "name")
+    {
+        let mut stated = Stated::base();
+        put(&mut stated.partitions[0], field, url);
+        files.push(stated.toml());
+    }
+    files
+}
+
+fn variables_with(url: &str) -> Vec<(String, String)> {
+    let parts = [
+        ("", fields_of::<PoolConfig>()),
+        ("FLEET_", fields_of::<FleetConfig>()),
+        ("BOOT_", fields_of::<BootConfig>()),
+        ("ANALYTICAL_", fields_of::<PartitionConfig>()),
+        ("", &["partitions", "colour"]),
+    ];
+    let named = |table: &str, field: &str| {
+        (
+            format!("{PREFIX}_{table}{}", field.to_uppercase()),
+            url.to_owned(),
+        )
+    };
+    let of_table = |(table, fields): (&'static str, &'static [&'static str])| {
+        fields.iter().map(move |field| named(table, field))
+    };
+    let variables = parts.into_iter().flat_map(of_table);
+    variables
+        .filter(|(name, _)| !name.ends_with("_SERVICE"))
+        .chain([(format!("{PREFIX}_{url}"), String::new())])
+        .collect()
+}
+
+/// Counts, most of them near their bounds.
+fn count() -> impl Strategy<Value = u32> {
+    prop_oneof![0..30_u32, 262_140..262_146_u32, any::<u32>()]
+}
+
+/// Limits, of every order of magnitude.
+fn limit() -> impl Strategy<Value = Limit> {
+    let nanos = (0..64_u32, any::<u64>()).prop_map(|(shift, n)| Duration::from_nanos(n >> shift));
+    let time = prop_oneof![
+        nanos,
+        any::<Duration>(),
+        (0..100_000_u64).prop_map(Duration::from_millis)
+    ];
+    prop_oneof![1 => Just(Limit::Off), 9 => time.prop_map(Limit::After)]
+}
+
+fn time() -> impl Strategy<Value = Duration> {
+    limit().prop_map(|limit| match limit {
+        Limit::Off => Duration::ZERO,
+        Limit::After(time) => time,
+    })
+}
+
+fn any_partition() -> impl Strategy<Value = PartitionConfig> {
+    let counts = (
+        count(),
+        prop::option::of(count()),
+        prop::option::of(count()),
+        prop::option::of(count()),
+    );
+    let waits = (prop::option::of(time()), prop::option::of(time()));
+    let limits = prop::collection::vec(prop::option::of(limit()), 8);
+    (counts, waits, limits).prop_map(|(counts, waits, limits)| PartitionConfig {
+        reserved: counts.1,
+        max_waiters: counts.2,
+        min_idle: counts.3,
+        acquire_timeout: waits.0,
+        connect_timeout: waits.1,
+        statement_timeout: limits[0],
+        lock_timeout: limits[1],
+        idle_in_transaction_session_timeout: limits[2],
+        transaction_timeout: limits[3],
+        max_hold: limits[4],
+        idle_timeout: limits[5],
+        max_lifetime: limits[6],
+        validate_after_idle: limits[7],
+        ..PartitionConfig::transactional(counts.0)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_password_is_printed_wherever_it_is_written(password in password()) {
+        let url = format!("postgres://shop:{password}@db/shop");
+        for file in files_with(&url) {
+            assert_no_secret(PoolConfig::from_toml(&file));
+        }
+        let all = variables_with(&url);
+        assert_no_secret(PoolConfig::from_vars(PREFIX, all.clone()));
+        for variable in all {
+            assert_no_secret(PoolConfig::from_vars(PREFIX, [variable]));
+        }
+    }
+
+    #[test]
+    fn the_order_of_partitions_is_kept(
+        extra in prop::collection::btree_set("[a-z0-9][a-z0-9_-]{0,8}", 0..6),
+        seed in any::<u64>(),
+    ) {
+        let taken = ["transactional", "analytical"];
+        let names = extra.iter().filter(|name| !taken.contains(&name.as_str()) && !name.contains(['-']));
+        let names = names.filter(|name| !["fleet", "boot"].iter().any(|table| name.starts_with(table)));
+        let mut names: Vec<_> = names.map(String::as_str).chain(taken).collect();
+        let turn = usize::try_from(seed % 97).unwrap() % names.len();
+        names.rotate_left(turn);
+        let mut stated = Stated::base();
+        stated.partitions = names.iter().map(|name| {
+            let kind = if *name == "transactional" { "transactional" } else { "analytical" };
+            fields(&[("name", *name), ("kind", kind), ("max_connections", "2")])
+        }).collect();
+        let config = names.iter().fold(built(), |config, name| {
+            let kind = if *name == "transactional" { Kind::Transactional } else { Kind::Analytical };
+            config.partition(PartitionConfig::named(*name, kind, 2))
+        });
+        let settings = config.resolve().unwrap();
+        let order: Vec<_> = settings.partitions.iter().map(|partition| partition.name.as_str()).collect();
+        prop_assert_eq!(order, names);
+        prop_assert_eq!(&stated.through_toml().unwrap(), &settings);
+        prop_assert_eq!(&stated.through_variables().unwrap(), &settings);
+        let json = serde_json::from_str::<PoolConfig>(&json(&stated)).unwrap();
+        prop_assert_eq!(&json.resolve().unwrap(), &settings);
+    }
+
+    #[test]
+    fn any_text_is_read_or_refused_but_never_panics(text in "\\PC{0,200}", at in any::<prop::sample::Index>()) {
+        _ = PoolConfig::from_toml(&text).map(|config| config.resolve());
+        let mut torn = Stated::base().toml();
+        let at = torn.char_indices().map(|(at, _)| at).nth(at.index(torn.len())).unwrap();
+        torn.insert_str(at, &text);
+        _ = PoolConfig::from_toml(&torn).map(|config| config.resolve());
+        _ = PoolConfig::from_toml(&torn[..at]).map(|config| config.resolve());
+    }
+
+    #[test]
+    fn any_variables_are_read_or_refused_but_never_panic(
+        variables in prop::collection::vec(("SHOP_DB_[A-Z_]{0,12}", "\\PC{0,30}"), 0..6),
+        part in prop::sample::select(variables_with("")),
+        value in "\\PC{0,30}",
+    ) {
+        let variables = variables.into_iter().chain([(part.0, value)]);
+        _ = PoolConfig::from_vars(PREFIX, variables).map(|config| config.resolve());
+    }
+
+    #[test]
+    fn what_is_accepted_cannot_be_wrong(partition in any_partition()) {
+        let config = built().transactional(partition.clone()).analytical(PartitionConfig::analytical(1));
+        let Ok(settings) = config.resolve() else { return Ok(()) };
+        let it = &settings.partitions[0];
+        prop_assert_eq!(Some(it.max_connections.get()), partition.max_connections);
+        prop_assert_eq!(it.reserved, it.max_connections.get());
+        prop_assert!(it.min_idle <= it.max_connections.get());
+        prop_assert!(!it.acquire_timeout.is_zero() && !it.connect_timeout.is_zero());
+        let limits = [it.statement_timeout, it.lock_timeout, it.idle_in_transaction_session_timeout, it.transaction_timeout];
+        for limit in limits.into_iter().flatten() {
+            let milliseconds = i32::try_from(limit.as_millis()).unwrap();
+            prop_assert!(milliseconds > 0);
+            prop_assert_eq!(limit, Duration::from_millis(milliseconds.unsigned_abs().into()));
+        }
+        for limit in [it.max_hold, it.idle_timeout, it.max_lifetime, it.validate_after_idle].into_iter().flatten() {
+            prop_assert!(!limit.is_zero());
+        }
+    }
+}

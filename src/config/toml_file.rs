@@ -4,14 +4,17 @@ use std::{fs, path::Path};
 
 use toml::{
     Spanned,
-    de::{DeTable, DeValue, Error},
+    de::{DeString, DeTable, DeValue, Error},
 };
 
 use super::{
     PoolConfig,
+    boot::BootConfig,
     error::{ConfigError, Problem, printable},
-    leaf::{Leaf, Named, Overlay},
+    fleet::{ExternalPool, FleetConfig},
+    leaf::{Leaf, Named, Overlay, fields_of},
     origin::Origins,
+    partition::PartitionConfig,
 };
 
 impl PoolConfig {
@@ -49,6 +52,9 @@ impl PoolConfig {
 /// A value with its place in the text.
 type Value<'a> = Spanned<DeValue<'a>>;
 
+/// A key and a value.
+type Entry<'v, 'a> = (&'v Spanned<DeString<'a>>, &'v Value<'a>);
+
 struct Reader<'a> {
     text: &'a str,
     file: Option<&'a str>,
@@ -69,12 +75,12 @@ impl<'a> Reader<'a> {
     fn read(mut self) -> Result<PoolConfig, ConfigError> {
         let root = DeTable::parse(self.text).map_err(|error| self.not_toml(&error))?;
         let mut config = PoolConfig::default();
-        for (key, value) in root.get_ref() {
+        for entry @ (key, value) in root.get_ref() {
             match key.get_ref().as_ref() {
-                "fleet" => self.fleet(&mut config, value),
-                "boot" => self.table(&mut config.boot, "boot", value),
+                "fleet" => self.fleet(&mut config.fleet, value),
+                "boot" => self.boot(&mut config.boot, value),
                 "partition" => config.partitions = self.list(value),
-                name => self.field(&mut config, name, name, key.span().start, value.get_ref()),
+                _ => self.field(&mut config, "", entry),
             }
         }
         ConfigError::check(self.problems)?;
@@ -82,35 +88,18 @@ impl<'a> Reader<'a> {
         Ok(config)
     }
 
-    fn fleet(&mut self, config: &mut PoolConfig, value: &Value<'_>) {
-        let Some(table) = self.expect_table("fleet", value) else {
-            return;
-        };
-        for (key, value) in table {
+    fn fleet(&mut self, fleet: &mut FleetConfig, value: &Value<'_>) {
+        for entry @ (key, value) in self.expect_table("fleet", value).into_iter().flatten() {
             match key.get_ref().as_ref() {
-                "external" => config.fleet.external = self.list(value),
-                name => {
-                    let field = format!("fleet.{name}");
-                    self.field(
-                        &mut config.fleet,
-                        &field,
-                        name,
-                        key.span().start,
-                        value.get_ref(),
-                    );
-                }
+                "external" => fleet.external = self.list(value),
+                _ => self.field(fleet, "fleet.", entry),
             }
         }
     }
 
-    fn table<T: Overlay>(&mut self, target: &mut T, path: &str, value: &Value<'_>) {
-        let Some(table) = self.expect_table(path, value) else {
-            return;
-        };
-        for (key, value) in table {
-            let name = key.get_ref().as_ref();
-            let field = format!("{path}.{name}");
-            self.field(target, &field, name, key.span().start, value.get_ref());
+    fn boot(&mut self, boot: &mut BootConfig, value: &Value<'_>) {
+        for entry in self.expect_table("boot", value).into_iter().flatten() {
+            self.field(boot, "boot.", entry);
         }
     }
 
@@ -136,30 +125,23 @@ impl<'a> Reader<'a> {
         let Some(table) = self.expect_table(&item.path(index), value) else {
             return item;
         };
-        let is_name = |key: &str| key == "name";
-        let name = table.iter().filter(|(key, _)| is_name(key.get_ref()));
-        let rest = table.iter().filter(|(key, _)| !is_name(key.get_ref()));
-        for (key, value) in name.chain(rest) {
-            let name = key.get_ref().as_ref();
-            let field = format!("{}.{name}", item.path(index));
-            self.field(&mut item, &field, name, key.span().start, value.get_ref());
+        let (name, rest): (Vec<_>, Vec<_>) =
+            table.iter().partition(|(key, _)| key.get_ref() == "name");
+        for entry in name.into_iter().chain(rest) {
+            let path = format!("{}.", item.path(index));
+            self.field(&mut item, &path, entry);
         }
         self.origins
             .note(item.path(index), self.place(value.span().start));
         item
     }
 
-    fn field<T: Overlay>(
-        &mut self,
-        target: &mut T,
-        field: &str,
-        key: &str,
-        at: usize,
-        value: &DeValue<'_>,
-    ) {
-        match target.set(key, leaf(value)) {
-            Ok(()) => self.origins.note(field.to_owned(), self.place(at)),
-            Err(error) => self.report(&field.replace(key, &printable(key)), at, error.to_string()),
+    fn field<T: Overlay>(&mut self, target: &mut T, path: &str, (key, value): Entry<'_, '_>) {
+        let at = key.span().start;
+        let field = format!("{path}{}", printable(key.get_ref()));
+        match target.set(key.get_ref(), leaf(value.get_ref())) {
+            Ok(()) => self.origins.note(field, self.place(at)),
+            Err(error) => self.report(&field, at, error.to_string()),
         }
     }
 
@@ -183,36 +165,44 @@ impl<'a> Reader<'a> {
     fn not_toml(&self, error: &Error) -> Problem {
         let at = error.span().map_or(0, |span| span.start);
         let problem = format!("is not TOML: {}", error.message());
-        Problem::new(self.key_of_line(at), problem).at(self.place(at))
+        Problem::new(self.field_of_line(at), problem).at(self.place(at))
     }
 
-    /// The key of the line that holds this byte, so that the message names a field although nothing was parsed.
-    fn key_of_line(&self, at: usize) -> String {
-        let before = self.text.get(..at).unwrap_or_default();
-        let line = self
-            .text
-            .lines()
-            .nth(before.matches('\n').count())
-            .unwrap_or_default();
-        match line.split_once('=') {
-            Some((key, _)) => printable(key.trim()),
-            None => "the text".to_owned(),
-        }
+    /// The field on the line of this byte, so that the message names one although nothing was parsed. Only a
+    /// known one: without a parser, what stands before a `=` may be a part of a password.
+    fn field_of_line(&self, at: usize) -> &str {
+        let line = self.text.lines().nth(self.line(at) - 1).unwrap_or_default();
+        let key = line.split('=').next().unwrap_or_default().trim();
+        if is_field(key) { key } else { "the text" }
     }
 
     fn place(&self, at: usize) -> String {
-        let line = self
-            .text
-            .get(..at)
-            .unwrap_or_default()
-            .matches('\n')
-            .count()
-            + 1;
+        let line = self.line(at);
         self.file.map_or_else(
             || format!("line {line}"),
             |file| format!("{file} line {line}"),
         )
     }
+
+    fn line(&self, at: usize) -> usize {
+        self.text
+            .get(..at)
+            .unwrap_or_default()
+            .matches('\n')
+            .count()
+            + 1
+    }
+}
+
+fn is_field(key: &str) -> bool {
+    let tables = [
+        fields_of::<PoolConfig>(),
+        fields_of::<FleetConfig>(),
+        fields_of::<ExternalPool>(),
+        fields_of::<BootConfig>(),
+        fields_of::<PartitionConfig>(),
+    ];
+    tables.iter().any(|fields| fields.contains(&key))
 }
 
 fn leaf<'a>(value: &'a DeValue<'_>) -> Leaf<'a> {
