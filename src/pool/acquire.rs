@@ -264,7 +264,9 @@ impl<D: Driver> Drop for Seeking<'_, D> {
         };
         match self.core.bulkhead.with_stock(|s| s.stop_seeking(key)) {
             Seeker::Answered(Ok(link)) => self.core.offer(link),
-            Seeker::Answered(Err(Trouble::Failed(failure))) => self.core.tell_failure(failure),
+            Seeker::Answered(Err(Trouble::Failed(failure))) => {
+                self.core.opening_failed(None, failure)
+            }
             Seeker::Answered(Err(Trouble::Closed)) | Seeker::Seeking(_) => {}
         }
     }

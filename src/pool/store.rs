@@ -214,11 +214,28 @@ impl<C> Store<C> {
         Ok(None)
     }
 
-    /// Tells the oldest seeker that connecting failed.
+    /// Gives up the place of a failed opening. If those that go on cannot serve every seeker, the
+    /// oldest is told.
     ///
     /// # Errors
-    /// The failure, if there is no seeker.
-    pub(super) fn fail(&mut self, failure: Failure) -> Result<Option<Waker>, Failure> {
+    /// The failure, if nobody needs to be told.
+    pub(super) fn fail(
+        &mut self,
+        place: Place,
+        failure: Failure,
+    ) -> Result<Option<Waker>, Failure> {
+        self.gone(place);
+        self.tell(failure)
+    }
+
+    /// Tells the oldest seeker of a failure, if the openings that go on cannot serve every seeker.
+    ///
+    /// # Errors
+    /// The failure, if nobody needs to be told.
+    pub(super) fn tell(&mut self, failure: Failure) -> Result<Option<Waker>, Failure> {
+        if self.seeking.len() <= self.counts.of(Stage::Opening) as usize {
+            return Err(failure);
+        }
         match self.seeking.pop_front() {
             Some(key) => Ok(self.answer(key, Err(Trouble::Failed(failure)))),
             None => Err(failure),
