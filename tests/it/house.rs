@@ -31,7 +31,11 @@ fn floor(module: &str) -> Option<u8> {
             .strip_prefix(name.0)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
-    FLOORS.iter().filter(on).max_by_key(|f| f.0.len()).map(|f| f.1)
+    FLOORS
+        .iter()
+        .filter(on)
+        .max_by_key(|f| f.0.len())
+        .map(|f| f.1)
 }
 
 fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
@@ -78,7 +82,10 @@ fn a_file_imports_only_from_its_own_floor_or_below() {
         let own = floor(&module).unwrap_or_else(|| panic!("{module} has no floor: add it"));
         for import in imports(&code).filter(|import| !import.is_empty()) {
             let other = floor(&import).unwrap_or_else(|| panic!("{module}: {import} has no floor"));
-            assert!(other <= own, "{module} (floor {own}) imports {import} (floor {other})");
+            assert!(
+                other <= own,
+                "{module} (floor {own}) imports {import} (floor {other})"
+            );
         }
     }
 }
@@ -87,7 +94,13 @@ fn a_file_imports_only_from_its_own_floor_or_below() {
 fn the_decisions_know_no_runtime_no_clock_and_no_driver() {
     for (module, code) in files() {
         if floor(&module) == Some(1) && !module.ends_with("tests") {
-            for word in ["tokio", "Instant::now", "SystemTime", "deadpool", "std::net"] {
+            for word in [
+                "tokio",
+                "Instant::now",
+                "SystemTime",
+                "deadpool",
+                "std::net",
+            ] {
                 assert!(!code.contains(word), "{module} mentions {word}");
             }
         }
