@@ -6,12 +6,16 @@
 # The images are partitioned-pool-postgres:MAJOR. They behave like the official image as far as the tests
 # need it: POSTGRES_PASSWORD, POSTGRES_USER, POSTGRES_DB and POSTGRES_HOST_AUTH_METHOD, `postgres -c key=value`
 # as the command, a cluster made at the first start, a fast shutdown on SIGTERM and SIGINT.
-# An image that is there already is left alone. With --pull the official image is tried first.
+# An image that is there already is left alone, unless it was made by another recipe than this one. With --pull the
+# official image is tried first.
 set -euo pipefail
 
 readonly NAME=partitioned-pool-postgres
 readonly PULL_SECONDS=60
 readonly HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+
+# The image remembers by which recipe it was made.
+readonly RECIPE="partitioned-pool recipe $(cat "$HERE/build.sh" "$HERE/entrypoint.sh" | sha256sum | cut -c1-16)"
 
 say() { printf 'images: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
@@ -64,11 +68,12 @@ lend_network() {
     apt-config dump Acquire::http::Proxy >"$root/etc/apt/apt.conf.d/99lent"
 }
 
-# No documentation, no translations, and no server started by a package.
+# No documentation, no translations, no syncing of files that go into an archive, no server started by a package.
 make_lean() {
     local root="$1"
     printf 'path-exclude=%s\n' '/usr/share/doc/*' '/usr/share/man/*' '/usr/share/info/*' '/usr/share/locale/*' \
         >"$root/etc/dpkg/dpkg.cfg.d/lean"
+    echo force-unsafe-io >>"$root/etc/dpkg/dpkg.cfg.d/lean"
     printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
     chmod 755 "$root/usr/sbin/policy-rc.d"
 }
@@ -100,7 +105,7 @@ strip() {
 import() {
     local root="$1" major="$2"
     tar -C "$root" --one-file-system --exclude='./proc/*' --exclude='./sys/*' --exclude='./dev/*' -c . |
-        docker import \
+        docker import --message "$RECIPE" \
             -c "ENV PATH=/usr/lib/postgresql/$major/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
             -c "ENV PG_MAJOR=$major" -c 'ENV LANG=C.UTF-8' -c 'ENV PGDATA=/var/lib/postgresql/data' \
             -c 'ENTRYPOINT ["/usr/local/bin/entrypoint.sh"]' -c 'CMD ["postgres"]' -c 'EXPOSE 5432' \
@@ -133,9 +138,15 @@ trap_log() {
     trap 'say "making '"$NAME:$1"' failed; the end of the log:"; tail -n 30 "$work/log" >&2 || true' ERR
 }
 
+is_there() {
+    local made_by
+    made_by="$(docker image inspect --format '{{.Comment}}' "$NAME:$1" 2>/dev/null)" || return 1
+    [[ "$made_by" == "$RECIPE" || "$made_by" != partitioned-pool\ recipe* ]]
+}
+
 ensure() {
     local major="$1"
-    if docker image inspect "$NAME:$major" >/dev/null 2>&1; then
+    if is_there "$major"; then
         say "$NAME:$major is there"
         return
     fi

@@ -24,14 +24,14 @@ make_cluster() {
         echo "entrypoint: POSTGRES_PASSWORD must be set, or POSTGRES_HOST_AUTH_METHOD=trust" >&2
         exit 1
     fi
-    local password=()
-    [[ -z "${POSTGRES_PASSWORD:-}" ]] || password=(--pwfile=<(printf '%s\n' "$POSTGRES_PASSWORD"))
+    # With `trust` the password may be empty, and initdb wants one all the same when it is handed a file.
     initdb --pgdata="$PGDATA" --username="$POSTGRES_USER" --encoding=UTF8 --locale=C.UTF-8 --no-sync \
-        --auth-local=trust --auth-host="$POSTGRES_HOST_AUTH_METHOD" "${password[@]}" >&2
+        --auth-local=trust --auth-host="$POSTGRES_HOST_AUTH_METHOD" \
+        --pwfile=<(printf '%s\n' "${POSTGRES_PASSWORD:-unused}") >&2
     printf "listen_addresses = '*'\n" >>"$PGDATA/postgresql.conf"
     printf 'host all all all %s\n' "$POSTGRES_HOST_AUTH_METHOD" >>"$PGDATA/pg_hba.conf"
     if [[ "$POSTGRES_DB" != postgres ]]; then
-        printf 'CREATE DATABASE "%s"\n' "${POSTGRES_DB//\"/\"\"}" | postgres --single -D "$PGDATA" postgres >/dev/null
+        printf 'CREATE DATABASE "%s"\n' "${POSTGRES_DB//\"/\"\"}" | postgres --single -c fsync=off -D "$PGDATA" postgres >/dev/null
     fi
 }
 
