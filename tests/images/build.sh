@@ -109,6 +109,7 @@ import() {
             -c "ENV PATH=/usr/lib/postgresql/$major/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
             -c "ENV PG_MAJOR=$major" -c 'ENV LANG=C.UTF-8' -c 'ENV PGDATA=/var/lib/postgresql/data' \
             -c 'ENTRYPOINT ["/usr/local/bin/entrypoint.sh"]' -c 'CMD ["postgres"]' -c 'EXPOSE 5432' \
+            -c 'VOLUME /var/lib/postgresql/data' \
             - "$NAME:$major" >&2
 }
 
@@ -126,7 +127,10 @@ make() {
     install_postgres "$root" "$major"
     install -m 755 "$HERE/entrypoint.sh" "$root/usr/local/bin/entrypoint.sh"
     strip "$root"
+    local replaced
+    replaced="$(docker image inspect --format '{{.Id}}' "$NAME:$major" 2>/dev/null || true)"
     import "$root" "$major"
+    [[ -z "$replaced" ]] || docker rmi "$replaced" >/dev/null 2>&1 || say "the replaced image $replaced is still in use"
     trap - ERR
     clean_up
     say "made $NAME:$major in $((SECONDS - began)) s"
@@ -141,7 +145,7 @@ trap_log() {
 is_there() {
     local made_by
     made_by="$(docker image inspect --format '{{.Comment}}' "$NAME:$1" 2>/dev/null)" || return 1
-    [[ "$made_by" == "$RECIPE" || "$made_by" != partitioned-pool\ recipe* ]]
+    [[ "$made_by" == "$RECIPE" || ( "$made_by" != partitioned-pool\ recipe* && "$made_by" != Imported* ) ]]
 }
 
 ensure() {
