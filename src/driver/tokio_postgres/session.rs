@@ -15,8 +15,11 @@ use super::cancel;
 use super::connect::{Failed, Route};
 use super::watch::{Verdict, Watch};
 
-/// How long a server may take from Terminate to closing its side.
-const CLOSE_BOUND: Duration = Duration::from_secs(2);
+/// While a connection is being closed, what its backend runs is cancelled this often.
+const CANCEL_AGAIN: Duration = Duration::from_millis(250);
+
+/// How long one of those cancels may take.
+const CANCEL_BOUND: Duration = Duration::from_secs(1);
 
 /// How long a backend that has announced its end may take to be gone.
 const LAST_WORD_LINGER: Duration = Duration::from_millis(100);
@@ -82,29 +85,33 @@ impl Session {
         cancel::cancel(&self.cancel_token(), &self.route).await
     }
 
-    /// Says good-bye and waits until the server has closed its side.
+    /// Says good-bye, and waits until the server has closed its side. A backend that still runs
+    /// something would not hear the good-bye: that is cancelled, again and again, and we hang up.
     pub(super) async fn close(mut self) -> End {
+        let token = self.cancel_token();
         drop(self.client.take());
-        if timeout(CLOSE_BOUND, &mut self.task).await.is_err() {
-            self.task.abort();
+        while timeout(CANCEL_AGAIN, &mut self.task).await.is_err() {
+            let _ = timeout(CANCEL_BOUND, cancel::cancel(&token, &self.route)).await;
+            self.watch.hang_up();
         }
-        if self.watch.has_ended() {
-            return End::Seen;
-        }
-        if self.watch.is_ending() {
+        if self.watch.is_ending() && !self.watch.has_ended() {
             sleep(LAST_WORD_LINGER).await;
             return End::Seen;
         }
-        End::Unseen
+        if self.watch.has_ended() {
+            End::Seen
+        } else {
+            End::Unseen
+        }
     }
 }
 
 /// A quiet connection says good-bye by itself when its client is dropped. One that waits for an
-/// answer would wait on, so it is cut.
+/// answer would wait on, so it is cut; and so is one whose closing was given up.
 impl Drop for Session {
     fn drop(&mut self) {
-        drop(self.client.take());
-        if self.watch.verdict() != Verdict::Quiet {
+        let closing = self.client.take().is_none();
+        if closing || self.watch.verdict() != Verdict::Quiet {
             self.task.abort();
         }
     }

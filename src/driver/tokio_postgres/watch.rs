@@ -68,6 +68,8 @@ pub(super) struct Watch {
     ended: AtomicBool,
     /// The server has said that it is about to.
     ending: AtomicBool,
+    /// We want the server to see the end of our side, whatever it owes us.
+    hanging_up: AtomicBool,
     listeners: AtomicBool,
     changed: Notify,
     task: Mutex<Option<Waker>>,
@@ -94,6 +96,14 @@ impl Watch {
     /// Whether the server has said that it ends the session.
     pub(super) fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Acquire)
+    }
+
+    /// Closes our side of the connection, though answers are due: a backend that waits for us, in a
+    /// COPY, say, ends at once, and one that runs a query when it next looks at its client. The task
+    /// goes on until the server has closed its side.
+    pub(super) fn hang_up(self: &Arc<Self>) {
+        self.hanging_up.store(true, Ordering::SeqCst);
+        self.wake_by_ref();
     }
 
     fn owes_nothing(&self) -> bool {
@@ -184,6 +194,8 @@ pub(super) struct Tap<S> {
     from_server: Frames,
     /// The last message of the client was CopyDone or CopyFail.
     copy_ended: bool,
+    /// Our side is closed.
+    hung_up: bool,
 }
 
 impl<S> Tap<S> {
@@ -194,6 +206,7 @@ impl<S> Tap<S> {
             from_client: Frames::of_client(),
             from_server: Frames::of_server(),
             copy_ended: false,
+            hung_up: false,
         }
     }
 
@@ -243,12 +256,23 @@ fn add_one(count: &AtomicU64) {
     count.store(next, Ordering::Release);
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Tap<S> {
+impl<S: AsyncWrite + Unpin> Tap<S> {
+    fn poll_hang_up(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.watch.hanging_up.load(Ordering::SeqCst) && !self.hung_up {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+            self.hung_up = true;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Tap<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        ready!(self.poll_hang_up(cx))?;
         let before = buf.filled().len();
         match Pin::new(&mut self.stream).poll_read(cx, buf) {
             Poll::Pending => {
@@ -278,6 +302,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Tap<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if self.hung_up {
+            return Poll::Ready(Ok(bytes.len()));
+        }
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
         self.sent(&bytes[..written]);
         Poll::Ready(Ok(written))
