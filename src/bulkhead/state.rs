@@ -34,7 +34,7 @@ impl Wakes {
 type Delivery<S> = (Hold, Option<<S as Stock>::Item>);
 
 /// A caller in the queue, as the lock sees it.
-enum Cell<I> {
+pub(super) enum Cell<I> {
     Waiting(Option<Waker>),
     Granted(Hold, Option<I>),
     Closed,
@@ -52,7 +52,7 @@ pub(super) struct State<S: Stock> {
     pub(super) ledger: Ledger<usize>,
     pub(super) stock: S,
     pub(super) closed: bool,
-    cells: Slab<Cell<S::Item>>,
+    pub(super) cells: Slab<Cell<S::Item>>,
     draining: Vec<Waker>,
 }
 
