@@ -1,1 +1,4 @@
 //! The integration tests: one binary, a module a subject.
+
+mod bulkhead;
+mod ledger;
