@@ -7,7 +7,7 @@
 //!
 //! 1. A dropped [`Waiting`] is gone from the queue at once; a grant that crosses it is passed on.
 //! 2. A dropped [`Permit`] gives its slot back, also in a panic.
-//! 3. No waker is called, and no item dropped, while the lock is held.
+//! 3. No waker is called or dropped, and no item dropped, while the lock is held.
 //! 4. After [`Bulkhead::close`] nobody is granted a slot, and every waiter is told.
 
 #[cfg(all(test, partitioned_pool_model))]
@@ -25,7 +25,7 @@ use crate::admission::{
 };
 use crate::sync::{Arc, Clock, Mutex, MutexGuard, PoisonError};
 
-use state::{Answer, State};
+use state::{Answer, Cell, State};
 
 /// Things that change hands together with a slot.
 pub trait Stock {
@@ -291,7 +291,9 @@ impl<S: Stock> Future for Waiting<S> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let (_, cell) = *self.place.as_ref().expect("bug: polled after its end");
-        let Poll::Ready(answer) = self.shared.lock().poll_waiting(cell, cx) else {
+        let mut replaced = None;
+        let answer = self.shared.lock().poll_waiting(cell, cx, &mut replaced);
+        let Poll::Ready(answer) = answer else {
             return Poll::Pending;
         };
         self.place = None;
@@ -311,8 +313,8 @@ impl<S: Stock> Drop for Waiting<S> {
         let Some((ticket, cell)) = self.place.take() else {
             return;
         };
-        let crossed = self.shared.lock().leave(ticket, cell);
-        if let Some((hold, item)) = crossed {
+        let answer = self.shared.lock().leave(ticket, cell);
+        if let Cell::Granted(hold, item) = answer {
             self.shared.finish(hold, item);
         }
     }

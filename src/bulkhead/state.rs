@@ -1,4 +1,5 @@
-//! What is under the lock of a bulkhead. No method here wakes anybody or drops an item.
+//! What is under the lock of a bulkhead. No method here wakes anybody, or drops a waker or
+//! an item: whoever they belong to may call back.
 
 use std::mem;
 use std::task::{Context, Poll, Waker};
@@ -124,15 +125,16 @@ impl<S: Stock> State<S> {
         }
     }
 
+    /// A waker that is no longer needed goes to `replaced`, to be dropped outside of the lock.
     pub(super) fn poll_waiting(
         &mut self,
         cell: usize,
         cx: &mut Context<'_>,
+        replaced: &mut Option<Waker>,
     ) -> Poll<Result<Delivery<S>, Closed>> {
         if let Cell::Waiting(waker) = &mut self.cells[cell] {
-            match waker {
-                Some(waker) => waker.clone_from(cx.waker()),
-                None => *waker = Some(cx.waker().clone()),
+            if !matches!(waker, Some(waker) if waker.will_wake(cx.waker())) {
+                *replaced = waker.replace(cx.waker().clone());
             }
             return Poll::Pending;
         }
@@ -143,17 +145,14 @@ impl<S: Stock> State<S> {
         }
     }
 
-    /// Ends a wait; what was granted in that moment comes back and must be passed on.
-    pub(super) fn leave(&mut self, ticket: Ticket, cell: usize) -> Option<Delivery<S>> {
-        match self.cells.remove(cell) {
-            Cell::Granted(hold, item) => Some((hold, item)),
-            Cell::Closed => None,
-            Cell::Waiting(_) => {
-                let left = self.ledger.leave(ticket);
-                debug_assert_eq!(left, Some(cell));
-                None
-            }
+    /// Ends a wait. What was granted in that moment is in the cell and must be passed on.
+    pub(super) fn leave(&mut self, ticket: Ticket, key: usize) -> Cell<S::Item> {
+        let cell = self.cells.remove(key);
+        if let Cell::Waiting(_) = cell {
+            let left = self.ledger.leave(ticket);
+            debug_assert_eq!(left, Some(key));
         }
+        cell
     }
 
     pub(super) fn close(&mut self) -> Wakes {

@@ -382,6 +382,19 @@ fn no_waker_is_woken_under_the_lock() {
     });
 }
 
+#[test]
+fn no_waker_is_dropped_under_the_lock() {
+    without_deadlock(|| {
+        let bulkhead = slots(1, 1);
+        let nosy = || Waker::from(Arc::new(Nosy(bulkhead.clone())));
+        let _permit = granted(&bulkhead);
+        let mut waiting = queued(&bulkhead);
+        assert!(poll(&mut waiting, &nosy()).is_pending());
+        assert!(poll(&mut waiting, &nosy()).is_pending());
+        drop(waiting);
+    });
+}
+
 /// How a caller of the storm ends.
 async fn visit(bulkhead: &Bulkhead<Shelf>, dropped: &Arc<AtomicU32>, made: &AtomicU32) {
     let dice = fastrand_u32() % 100;
