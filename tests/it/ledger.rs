@@ -445,6 +445,8 @@ proptest! {
             Ok(_) => {
                 prop_assert!(!all.is_empty() && total <= u64::from(capacity));
                 prop_assert!(all.iter().all(|c| c.max > 0 && c.reserved <= c.max && c.max <= capacity));
+                let spare = u64::from(capacity) - total;
+                prop_assert!(spare > 0 || all.iter().all(|c| c.reserved > 0));
             }
             Err(InvalidRules::NoClass) => prop_assert!(all.is_empty()),
             Err(InvalidRules::NoSlots { class }) => prop_assert_eq!(all[class].max, 0),
@@ -455,6 +457,10 @@ proptest! {
             Err(InvalidRules::MaxAboveCapacity { class, max, capacity: c }) => {
                 prop_assert!(max > c);
                 prop_assert_eq!((all[class].max, capacity), (max, c));
+            }
+            Err(InvalidRules::NothingLeft { class, capacity: c }) => {
+                prop_assert_eq!((all[class].reserved, total), (0, u64::from(c)));
+                prop_assert_eq!(capacity, c);
             }
             Err(InvalidRules::Overcommitted { reserved, capacity: c }) => {
                 prop_assert!(reserved > u64::from(c));
@@ -667,4 +673,23 @@ fn without_evidence_nobody_is_shed_and_no_time_is_named() {
     assert_eq!(refused, Admission::Refused(refusal));
     let grant = ledger.release(hold, Duration::ZERO).unwrap();
     assert_eq!(ledger.release(grant.hold, Duration::ZERO), None);
+}
+
+#[test]
+fn a_class_that_no_slot_could_ever_reach_is_refused() {
+    let class = |reserved| ClassRules {
+        reserved,
+        max: 2,
+        queue: 1,
+    };
+    let rules = |reserved: [u32; 2]| Rules {
+        capacity: 2,
+        classes: reserved.map(class).to_vec(),
+        hand_over: HandOver::OldestFirst,
+    };
+    let error = Ledger::<()>::new(rules([2, 0])).unwrap_err();
+    let (class, capacity) = (1, 2);
+    assert_eq!(error, InvalidRules::NothingLeft { class, capacity });
+    assert!(Ledger::<()>::new(rules([1, 0])).is_ok());
+    assert!(Ledger::<()>::new(rules([1, 1])).is_ok());
 }
