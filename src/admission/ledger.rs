@@ -376,6 +376,7 @@ impl<W> Ledger<W> {
         self.used += 1;
         self.lack -= before - c.lack();
         let key = c.holds.begin(now);
+        c.estimate.begin(now);
         Hold { class, key }
     }
 

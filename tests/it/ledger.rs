@@ -107,7 +107,8 @@ impl Reference {
             .sum::<Duration>()
             .checked_div(self.used(class))
             .unwrap_or_default();
-        let quiet = now - self.last_end[class] > average;
+        let quiet = now - self.last_end[class] > average
+            && since.iter().all(|since| now - *since > average);
         let seen = (self.ended[class].len() >= 8).then_some(average);
         let age = (quiet && !mean_age.is_zero()).then_some(mean_age);
         seen.max(age)
@@ -644,6 +645,18 @@ proptest! {
         let actual = busy().actual_wait();
         prop_assert!(actual.abs_diff(expected) <= hold, "{actual:?}, expected {expected:?}");
     }
+}
+
+#[test]
+fn a_burst_after_a_quiet_moment_is_not_judged_by_one_slot_that_is_stuck() {
+    let mut replay = Replay::new(2, 4, 40 * MS);
+    let stuck = replay.ledger.try_admit(CLASS, replay.now).unwrap();
+    replay.pass(3_600_000 * MS);
+    assert_eq!(replay.call(1, FOREVER), Answer::Granted);
+    assert_eq!(replay.call(2, Patience::wait(1_000 * MS)), Answer::Queued);
+    replay.pass(40 * MS);
+    assert_eq!(replay.granted, [(2, replay.now)]);
+    assert_eq!(replay.ledger.release(stuck, replay.now), None);
 }
 
 #[test]
