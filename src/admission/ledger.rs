@@ -85,8 +85,8 @@ pub enum Admission {
 pub struct Refusal {
     /// Why.
     pub cause: Cause,
-    /// The expected time until everyone who waits now, and one more, has had a slot; `None` without
-    /// evidence of how long a hold lasts.
+    /// The expected time until everyone who waits now, and one more, has had a slot, and at least
+    /// until the oldest hold has ended; `None` without evidence of how long a hold lasts.
     pub retry_after: Option<Duration>,
 }
 
@@ -174,6 +174,15 @@ impl<W> Class<W> {
         Some(Duration::from_nanos(
             u64::try_from(wait).unwrap_or(u64::MAX),
         ))
+    }
+
+    /// When it is worth to come back: when everyone who waits, and one more, can be expected to have
+    /// had a slot, and not before the oldest hold can be expected to have ended. (Holds that began
+    /// together end together; counting on an even flow, the first slot would be promised too early.)
+    fn retry_after(&self, now: Duration) -> Option<Duration> {
+        let oldest = self.holds.oldest_age(now).unwrap_or_default();
+        let first = self.expected_hold(now)?.saturating_sub(oldest);
+        Some(self.expected_wait(self.waiting(), now)?.max(first))
     }
 
     fn check_patience(&self, patience: Patience, now: Duration) -> Result<(), Cause> {
@@ -357,7 +366,7 @@ impl<W> Ledger<W> {
         };
         checked.map_err(|cause| Refusal {
             cause,
-            retry_after: c.expected_wait(c.waiting(), now),
+            retry_after: c.retry_after(now),
         })
     }
 

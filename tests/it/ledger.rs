@@ -125,6 +125,13 @@ impl Reference {
         Some(Duration::from_nanos(u64::try_from(turns).unwrap()))
     }
 
+    /// Until as many turns are over, and never before the oldest hold can have ended.
+    fn retry_after(&self, class: usize, now: Duration) -> Option<Duration> {
+        let oldest = self.oldest_hold(class, now).unwrap_or_default();
+        let first = self.expected_hold(class, now)?.saturating_sub(oldest);
+        self.expected_wait(class, now).map(|wait| wait.max(first))
+    }
+
     fn refusal(&self, class: usize, now: Duration, patience: Patience) -> Option<Refusal> {
         let wait = self.expected_wait(class, now);
         let cause = if self.waits(class) >= self.rules.classes[class].queue {
@@ -145,7 +152,7 @@ impl Reference {
         };
         Some(Refusal {
             cause,
-            retry_after: wait,
+            retry_after: self.retry_after(class, now),
         })
     }
 }
@@ -580,6 +587,22 @@ proptest! {
     #![proptest_config(config(600))]
 
     #[test]
+    fn a_refused_caller_that_comes_back_when_told_gets_in(
+        (hold, gaps) in busy_slots(),
+        queue in 0_u32..10,
+        later in 0_u32..1000,
+    ) {
+        let mut replay = Replay::busy(queue, hold, &gaps, queue);
+        replay.pass(Duration::from_micros(u64::from(later)));
+        let Answer::Refused(refusal) = replay.call(1, FOREVER) else {
+            panic!("every slot is held and the queue is full");
+        };
+        prop_assert_eq!(refusal.cause, Cause::QueueFull);
+        replay.pass(refusal.retry_after.expect("eight holds have ended"));
+        prop_assert!(!matches!(replay.call(1, FOREVER), Answer::Refused(_)));
+    }
+
+    #[test]
     fn in_a_steady_flow_a_refused_caller_finds_a_free_slot_when_it_was_told(
         slots in 1_usize..6,
         step in 1_u32..50,
@@ -645,6 +668,17 @@ proptest! {
         let actual = busy().actual_wait();
         prop_assert!(actual.abs_diff(expected) <= hold, "{actual:?}, expected {expected:?}");
     }
+}
+
+#[test]
+fn a_batch_that_started_together_is_not_called_back_before_its_end() {
+    let mut replay = Replay::busy(0, 20_000 * MS, &[Duration::ZERO; 10], 0);
+    replay.pass(5_000 * MS);
+    let refusal = Refusal {
+        cause: Cause::QueueFull,
+        retry_after: Some(15_000 * MS),
+    };
+    assert_eq!(replay.call(1, FOREVER), Answer::Refused(refusal));
 }
 
 #[test]
