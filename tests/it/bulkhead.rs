@@ -1,6 +1,5 @@
 //! The waiting floor as callers see it: order, leaving, closing, panics, and a storm.
 
-use std::cell::RefCell;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::{Pin, pin};
@@ -396,9 +395,9 @@ fn no_waker_is_dropped_under_the_lock() {
     });
 }
 
-/// How a caller of the storm ends.
+/// One call of the storm; the dice decide how it ends.
 async fn visit(bulkhead: &Bulkhead<Shelf>, dropped: &Arc<AtomicU32>, made: &AtomicU32) {
-    let dice = fastrand_u32() % 100;
+    let dice = fastrand::u32(..100);
     let (permit, item) = match bulkhead.request(A, SECOND) {
         Request::Granted(permit, item) => (permit, item),
         Request::Waiting(waiting) if dice < 10 => return drop(waiting),
@@ -421,7 +420,7 @@ async fn visit(bulkhead: &Bulkhead<Shelf>, dropped: &Arc<AtomicU32>, made: &Atom
         made.fetch_add(1, Ordering::SeqCst);
         Item(0, Arc::clone(dropped))
     });
-    if dice % 2 == 0 {
+    if dice.is_multiple_of(2) {
         tokio::task::yield_now().await;
     }
     match dice {
@@ -429,26 +428,6 @@ async fn visit(bulkhead: &Bulkhead<Shelf>, dropped: &Arc<AtomicU32>, made: &Atom
         45..60 => drop(permit),
         _ => permit.give_back(item),
     }
-}
-
-fn fastrand_u32() -> u32 {
-    thread_local! {
-        static STATE: RefCell<u32> = RefCell::new(seed());
-    }
-    STATE.with_borrow_mut(|state| {
-        *state ^= *state << 13;
-        *state ^= *state >> 17;
-        *state ^= *state << 5;
-        *state
-    })
-}
-
-/// A seed of its own for each thread.
-fn seed() -> u32 {
-    static THREADS: AtomicU32 = AtomicU32::new(1);
-    THREADS
-        .fetch_add(1, Ordering::Relaxed)
-        .wrapping_mul(0x9E37_79B9)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
