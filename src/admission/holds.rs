@@ -53,9 +53,8 @@ impl Holds {
         key
     }
 
-    /// Ends the hold at `key` and tells when it began.
     #[inline]
-    pub(super) fn end(&mut self, key: usize) -> Duration {
+    pub(super) fn end(&mut self, key: usize) {
         let node = self.nodes.remove(key);
         match node.before {
             Some(before) => self.nodes[before].after = node.after,
@@ -66,7 +65,6 @@ impl Holds {
             None => self.newest = node.before,
         }
         self.since_sum -= u128::from(nanos(node.since));
-        node.since
     }
 
     pub(super) fn oldest_age(&self, now: Duration) -> Option<Duration> {

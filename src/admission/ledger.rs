@@ -92,8 +92,8 @@ pub enum Admission {
 pub struct Refusal {
     /// Why.
     pub cause: Cause,
-    /// The expected time until everyone who waits now, and one more, has had a slot; `None` without
-    /// evidence of how long a hold lasts.
+    /// The expected time until everyone who waits now, and one more, has had a slot, and at least
+    /// until the oldest hold has ended; `None` without evidence of how long a hold lasts.
     pub retry_after: Option<Duration>,
 }
 
@@ -138,6 +138,8 @@ pub struct Figures {
     pub expected_hold: Option<Duration>,
     /// Expected wait of a caller that would queue now, once there is evidence.
     pub expected_wait: Option<Duration>,
+    /// When a caller that is refused now should come back, as in [`Refusal::retry_after`].
+    pub retry_after: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -181,6 +183,15 @@ impl<W> Class<W> {
         Some(Duration::from_nanos(
             u64::try_from(wait).unwrap_or(u64::MAX),
         ))
+    }
+
+    /// When it is worth to come back: when everyone who waits, and one more, can be expected to have
+    /// had a slot, and not before the oldest hold can be expected to have ended. (Holds that began
+    /// together end together; counting on an even flow, the first slot would be promised too early.)
+    fn retry_after(&self, now: Duration) -> Option<Duration> {
+        let oldest = self.holds.oldest_age(now).unwrap_or_default();
+        let first = self.expected_hold(now)?.saturating_sub(oldest);
+        Some(self.expected_wait(self.waiting(), now)?.max(first))
     }
 
     fn check_patience(&self, patience: Patience, now: Duration) -> Result<(), Cause> {
@@ -293,9 +304,24 @@ impl<W> Ledger<W> {
     }
 
     /// Gives a slot back. If that lets a waiter in, it is granted the slot in the same step (5).
+    ///
+    /// # Panics
+    /// May panic if `hold` is of another ledger.
     #[inline]
     pub fn release(&mut self, hold: Hold, now: Duration) -> Option<Grant<W>> {
-        self.take_back(&hold, now);
+        let length = now.saturating_sub(hold.since);
+        self.classes[hold.class.0].estimate.record(length, now);
+        self.pass_on(hold, now)
+    }
+
+    /// Gives a slot back that nobody has used: its waiter had left when it was granted. As
+    /// [`release`](Self::release), but it says nothing of how long a hold lasts.
+    ///
+    /// # Panics
+    /// May panic if `hold` is of another ledger.
+    #[inline]
+    pub fn pass_on(&mut self, hold: Hold, now: Duration) -> Option<Grant<W>> {
+        self.take_back(&hold);
         let class = self.next_class()?;
         let waiter = self.classes[class.0].queue.pop()?;
         let hold = self.grant(class, now);
@@ -304,7 +330,10 @@ impl<W> Ledger<W> {
     }
 
     /// Takes a waiter out of its queue. `None` if it was granted a slot before: then the grant must
-    /// be released.
+    /// be [passed on](Self::pass_on).
+    ///
+    /// # Panics
+    /// May panic if `ticket` is of another ledger.
     pub fn leave(&mut self, ticket: Ticket) -> Option<W> {
         let queue = &mut self.classes[ticket.class.0].queue;
         queue.remove(ticket.key, ticket.seq)
@@ -331,6 +360,7 @@ impl<W> Ledger<W> {
             oldest_hold: class.holds.oldest_age(now),
             expected_hold: class.expected_hold(now),
             expected_wait: class.expected_wait(class.waiting(), now),
+            retry_after: class.retry_after(now),
         }
     }
 
@@ -364,7 +394,7 @@ impl<W> Ledger<W> {
         };
         checked.map_err(|cause| Refusal {
             cause,
-            retry_after: c.expected_wait(c.waiting(), now),
+            retry_after: c.retry_after(now),
         })
     }
 
@@ -383,6 +413,7 @@ impl<W> Ledger<W> {
         self.used += 1;
         self.lack -= before - c.lack();
         let key = c.holds.begin(now);
+        c.estimate.begin(now);
         Hold {
             class,
             key,
@@ -391,10 +422,9 @@ impl<W> Ledger<W> {
     }
 
     #[inline]
-    fn take_back(&mut self, hold: &Hold, now: Duration) {
+    fn take_back(&mut self, hold: &Hold) {
         let c = &mut self.classes[hold.class.0];
-        let since = c.holds.end(hold.key);
-        c.estimate.record(now.saturating_sub(since), now);
+        c.holds.end(hold.key);
         let before = c.lack();
         c.used -= 1;
         debug_assert_eq!(c.holds.len(), c.used as usize);

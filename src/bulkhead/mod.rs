@@ -7,7 +7,7 @@
 //!
 //! 1. A dropped [`Waiting`] is gone from the queue at once; a grant that crosses it is passed on.
 //! 2. A dropped [`Permit`] gives its slot back, also in a panic.
-//! 3. No waker is called, and no item dropped, while the lock is held.
+//! 3. No waker is called or dropped, and no item dropped, while the lock is held.
 //! 4. After [`Bulkhead::close`] nobody is granted a slot, and every waiter is told.
 
 #[cfg(all(test, partitioned_pool_model))]
@@ -25,9 +25,12 @@ use crate::admission::{
 };
 use crate::sync::{Arc, Clock, Mutex, MutexGuard, PoisonError};
 
-use state::{Answer, State};
+use state::{Answer, Cell, EndOfHold, State};
 
 /// Things that change hands together with a slot.
+///
+/// Its methods are called under the lock of the bulkhead: they must not call back into it, panic, or
+/// drop what belongs to a caller.
 pub trait Stock {
     /// One of them.
     type Item;
@@ -70,7 +73,7 @@ impl Stock for NoStock {
 }
 
 /// A slot, and the item that came with it.
-pub type Granted<S> = (Permit<S>, Option<<S as Stock>::Item>);
+type Granted<S> = (Permit<S>, Option<<S as Stock>::Item>);
 
 /// The answer to [`Bulkhead::request`].
 #[must_use]
@@ -86,7 +89,8 @@ pub enum Request<S: Stock> {
 }
 
 /// The bulkhead was closed while the caller waited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the bulkhead is closed")]
 pub struct Closed;
 
 struct Shared<S: Stock> {
@@ -101,9 +105,9 @@ impl<S: Stock> Shared<S> {
     }
 
     #[inline]
-    fn finish(&self, hold: Hold, item: Option<S::Item>) -> Option<S::Item> {
+    fn finish(&self, hold: Hold, item: Option<S::Item>, end: EndOfHold) -> Option<S::Item> {
         let now = self.clock.now();
-        let (wakes, refused) = self.lock().finish(hold, item, now);
+        let (wakes, refused) = self.lock().finish(hold, item, end, now);
         wakes.wake();
         refused
     }
@@ -263,7 +267,7 @@ impl<S: Stock> Permit<S> {
     pub fn give_back(mut self, item: S::Item) -> Option<S::Item> {
         let hold = self.hold.take();
         let hold = hold.expect("bug: a permit without a slot");
-        self.shared.finish(hold, Some(item))
+        self.shared.finish(hold, Some(item), EndOfHold::Used)
     }
 
     /// When the slot was granted, on the clock of its bulkhead.
@@ -286,7 +290,7 @@ impl<S: Stock> Drop for Permit<S> {
     #[inline]
     fn drop(&mut self) {
         if let Some(hold) = self.hold.take() {
-            self.shared.finish(hold, None);
+            self.shared.finish(hold, None, EndOfHold::Used);
         }
     }
 }
@@ -313,7 +317,9 @@ impl<S: Stock> Future for Waiting<S> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let (_, cell) = *self.place.as_ref().expect("bug: polled after its end");
-        let Poll::Ready(answer) = self.shared.lock().poll_waiting(cell, cx) else {
+        let mut replaced = None;
+        let answer = self.shared.lock().poll_waiting(cell, cx, &mut replaced);
+        let Poll::Ready(answer) = answer else {
             return Poll::Pending;
         };
         self.place = None;
@@ -333,9 +339,9 @@ impl<S: Stock> Drop for Waiting<S> {
         let Some((ticket, cell)) = self.place.take() else {
             return;
         };
-        let crossed = self.shared.lock().leave(ticket, cell);
-        if let Some((hold, item)) = crossed {
-            self.shared.finish(hold, item);
+        let answer = self.shared.lock().leave(ticket, cell);
+        if let Cell::Granted(hold, item) = answer {
+            self.shared.finish(hold, item, EndOfHold::Crossed);
         }
     }
 }

@@ -210,7 +210,7 @@ impl<D: Driver> Core<D> {
 
     fn rejection(&self, reason: Reason, waited: Duration) -> AcquireError {
         let figures = self.bulkhead.figures(CLASS);
-        self.rejected(reason, waited, &figures, figures.expected_wait)
+        self.rejected(reason, waited, &figures, figures.retry_after)
     }
 
     fn rejected(

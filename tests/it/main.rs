@@ -3,5 +3,7 @@
 #[path = "../support/postgres/mod.rs"]
 mod postgres;
 
+mod bulkhead;
 mod house;
+mod ledger;
 mod postgres_source;
