@@ -21,6 +21,8 @@
 
 use std::time::Duration;
 
+use crate::status::{CallSite, Holder};
+
 use super::estimate::{HoldEstimate, nanos};
 use super::holds::Holds;
 use super::queue::Queue;
@@ -132,8 +134,8 @@ pub struct Figures {
     pub used: u32,
     /// Callers waiting.
     pub waiting: u32,
-    /// Age of the oldest hold.
-    pub oldest_hold: Option<Duration>,
+    /// The oldest hold.
+    pub oldest_hold: Option<Holder>,
     /// Expected length of a hold, once there is evidence.
     pub expected_hold: Option<Duration>,
     /// Expected wait of a caller that would queue now, once there is evidence.
@@ -189,7 +191,7 @@ impl<W> Class<W> {
     /// had a slot, and not before the oldest hold can be expected to have ended. (Holds that began
     /// together end together; counting on an even flow, the first slot would be promised too early.)
     fn retry_after(&self, now: Duration) -> Option<Duration> {
-        let oldest = self.holds.oldest_age(now).unwrap_or_default();
+        let oldest = self.holds.oldest(now).map_or(Duration::ZERO, |h| h.age);
         let first = self.expected_hold(now)?.saturating_sub(oldest);
         Some(self.expected_wait(self.waiting(), now)?.max(first))
     }
@@ -277,6 +279,7 @@ impl<W> Ledger<W> {
     /// # Panics
     /// If `class` is not a class of this budget.
     #[inline]
+    #[track_caller]
     pub fn admit(
         &mut self,
         class: ClassId,
@@ -284,11 +287,27 @@ impl<W> Ledger<W> {
         patience: Patience,
         waiter: impl FnOnce() -> W,
     ) -> Admission {
-        if let Some(hold) = self.try_admit(class, now) {
+        self.admit_for(CallSite::here(), class, now, patience, waiter)
+    }
+
+    /// As [`admit`](Self::admit), for a caller elsewhere.
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    #[inline]
+    pub fn admit_for(
+        &mut self,
+        by: CallSite,
+        class: ClassId,
+        now: Duration,
+        patience: Patience,
+        waiter: impl FnOnce() -> W,
+    ) -> Admission {
+        if let Some(hold) = self.try_admit_for(by, class, now) {
             return Admission::Granted(hold);
         }
         match self.may_queue(class, now, patience) {
-            Ok(()) => Admission::Queued(self.enqueue(class, waiter())),
+            Ok(()) => Admission::Queued(self.enqueue(class, by, waiter())),
             Err(refusal) => Admission::Refused(refusal),
         }
     }
@@ -298,9 +317,19 @@ impl<W> Ledger<W> {
     /// # Panics
     /// If `class` is not a class of this budget.
     #[inline]
+    #[track_caller]
     pub fn try_admit(&mut self, class: ClassId, now: Duration) -> Option<Hold> {
+        self.try_admit_for(CallSite::here(), class, now)
+    }
+
+    /// As [`try_admit`](Self::try_admit), for a caller elsewhere.
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    #[inline]
+    pub fn try_admit_for(&mut self, by: CallSite, class: ClassId, now: Duration) -> Option<Hold> {
         let free = self.classes[class.0].queue.is_empty() && self.admissible(class);
-        free.then(|| self.grant(class, now))
+        free.then(|| self.grant(class, by, now))
     }
 
     /// Gives a slot back. If that lets a waiter in, it is granted the slot in the same step (5).
@@ -323,8 +352,8 @@ impl<W> Ledger<W> {
     pub fn pass_on(&mut self, hold: Hold, now: Duration) -> Option<Grant<W>> {
         self.take_back(&hold);
         let class = self.next_class()?;
-        let waiter = self.classes[class.0].queue.pop()?;
-        let hold = self.grant(class, now);
+        let (waiter, by) = self.classes[class.0].queue.pop()?;
+        let hold = self.grant(class, by, now);
         debug_assert!(self.next_class().is_none(), "bug: one slot, two admissible");
         Some(Grant { waiter, hold })
     }
@@ -343,7 +372,7 @@ impl<W> Ledger<W> {
     pub fn leave_all(&mut self) -> Vec<W> {
         let queues = self.classes.iter_mut().map(|class| &mut class.queue);
         queues
-            .flat_map(|queue| std::iter::from_fn(|| queue.pop()))
+            .flat_map(|queue| std::iter::from_fn(|| Some(queue.pop()?.0)))
             .collect()
     }
 
@@ -357,7 +386,7 @@ impl<W> Ledger<W> {
         Figures {
             used: class.used,
             waiting: class.waiting(),
-            oldest_hold: class.holds.oldest_age(now),
+            oldest_hold: class.holds.oldest(now),
             expected_hold: class.expected_hold(now),
             expected_wait: class.expected_wait(class.waiting(), now),
             retry_after: class.retry_after(now),
@@ -398,21 +427,21 @@ impl<W> Ledger<W> {
         })
     }
 
-    fn enqueue(&mut self, class: ClassId, waiter: W) -> Ticket {
+    fn enqueue(&mut self, class: ClassId, by: CallSite, waiter: W) -> Ticket {
         let seq = self.next_seq;
         self.next_seq += 1;
-        let key = self.classes[class.0].queue.push(waiter, seq);
+        let key = self.classes[class.0].queue.push(waiter, by, seq);
         Ticket { class, key, seq }
     }
 
     #[inline]
-    fn grant(&mut self, class: ClassId, now: Duration) -> Hold {
+    fn grant(&mut self, class: ClassId, by: CallSite, now: Duration) -> Hold {
         let c = &mut self.classes[class.0];
         let before = c.lack();
         c.used += 1;
         self.used += 1;
         self.lack -= before - c.lack();
-        let key = c.holds.begin(now);
+        let key = c.holds.begin(now, by);
         c.estimate.begin(now);
         Hold {
             class,

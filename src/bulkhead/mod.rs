@@ -23,6 +23,7 @@ use std::time::Duration;
 use crate::admission::{
     ClassId, Figures, Hold, InvalidRules, Ledger, Patience, Refusal, Rules, Ticket,
 };
+use crate::status::CallSite;
 use crate::sync::{Arc, Clock, Mutex, MutexGuard, PoisonError};
 
 use state::{Answer, Cell, EndOfHold, State};
@@ -165,9 +166,19 @@ impl<S: Stock> Bulkhead<S> {
     /// # Panics
     /// If `class` is not a class of this budget.
     #[inline]
+    #[track_caller]
     pub fn request(&self, class: ClassId, patience: Patience) -> Request<S> {
+        self.request_for(CallSite::here(), class, patience)
+    }
+
+    /// As [`request`](Self::request), for a caller elsewhere.
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    #[inline]
+    pub fn request_for(&self, by: CallSite, class: ClassId, patience: Patience) -> Request<S> {
         let now = self.shared.clock.now();
-        let answer = self.shared.lock().request(class, now, patience);
+        let answer = self.shared.lock().request(by, class, now, patience);
         match answer {
             Answer::Granted(hold, item) => Request::Granted(self.permit(hold), item),
             Answer::Queued(ticket, cell) => Request::Waiting(Waiting {
@@ -184,9 +195,19 @@ impl<S: Stock> Bulkhead<S> {
     /// # Panics
     /// If `class` is not a class of this budget.
     #[inline]
+    #[track_caller]
     pub fn try_acquire(&self, class: ClassId) -> Option<Granted<S>> {
+        self.try_acquire_for(CallSite::here(), class)
+    }
+
+    /// As [`try_acquire`](Self::try_acquire), for a caller elsewhere.
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    #[inline]
+    pub fn try_acquire_for(&self, by: CallSite, class: ClassId) -> Option<Granted<S>> {
         let now = self.shared.clock.now();
-        let (hold, item) = self.shared.lock().try_acquire(class, now)?;
+        let (hold, item) = self.shared.lock().try_acquire(by, class, now)?;
         Some((self.permit(hold), item))
     }
 

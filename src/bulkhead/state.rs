@@ -11,6 +11,8 @@ use crate::admission::{
     Admission, ClassId, Figures, Grant, Hold, Ledger, Patience, Refusal, Ticket,
 };
 
+use crate::status::CallSite;
+
 use super::{Closed, Stock};
 
 /// Whom to wake once the lock is free.
@@ -80,6 +82,7 @@ impl<S: Stock> State<S> {
     #[inline]
     pub(super) fn request(
         &mut self,
+        by: CallSite,
         class: ClassId,
         now: Duration,
         patience: Patience,
@@ -89,9 +92,9 @@ impl<S: Stock> State<S> {
         }
         let cells = &mut self.cells;
         let cell = cells.vacant_key();
-        let admission = self
-            .ledger
-            .admit(class, now, patience, || cells.insert(Cell::Waiting(None)));
+        let admission = self.ledger.admit_for(by, class, now, patience, || {
+            cells.insert(Cell::Waiting(None))
+        });
         match admission {
             Admission::Granted(hold) => Answer::Granted(hold, self.stock.take(class)),
             Admission::Queued(ticket) => Answer::Queued(ticket, cell),
@@ -102,11 +105,16 @@ impl<S: Stock> State<S> {
     }
 
     #[inline]
-    pub(super) fn try_acquire(&mut self, class: ClassId, now: Duration) -> Option<Delivery<S>> {
+    pub(super) fn try_acquire(
+        &mut self,
+        by: CallSite,
+        class: ClassId,
+        now: Duration,
+    ) -> Option<Delivery<S>> {
         if self.closed {
             return None;
         }
-        let hold = self.ledger.try_admit(class, now)?;
+        let hold = self.ledger.try_admit_for(by, class, now)?;
         Some((hold, self.stock.take(class)))
     }
 
