@@ -1,1 +1,6 @@
-//! The integration tests: one binary, a module a subject.
+//! The integration tests, in one binary.
+
+#[path = "../support/postgres/mod.rs"]
+mod postgres;
+
+mod postgres_source;
