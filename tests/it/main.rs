@@ -3,5 +3,13 @@
 #[path = "../support/postgres/mod.rs"]
 mod postgres;
 
+mod acquiring;
+mod booting;
+mod closing;
+mod healing;
 mod house;
+mod leaving;
+mod ordinary_path;
 mod postgres_source;
+mod soak;
+mod support;
