@@ -84,18 +84,38 @@ impl Session {
 
     /// Says good-bye and waits until the server has closed its side.
     pub(super) async fn close(mut self) -> End {
+        let was_quiet = self.watch.verdict() == Verdict::Quiet;
         drop(self.client.take());
-        if timeout(CLOSE_BOUND, &mut self.task).await.is_err() {
-            self.task.abort();
-        }
-        if self.watch.has_ended() {
+        let bye = async {
+            if was_quiet {
+                // How the task ended, the watch knows better.
+                let _ = (&mut self.task).await;
+                self.watch.has_ended()
+            } else {
+                self.cut().await
+            }
+        };
+        if timeout(CLOSE_BOUND, bye).await.unwrap_or(false) {
             return End::Seen;
         }
         if self.watch.is_ending() {
             sleep(LAST_WORD_LINGER).await;
             return End::Seen;
         }
+        self.task.abort();
         End::Unseen
+    }
+
+    /// A task that waits for an answer does not end by itself. This ends it, hangs up on the server,
+    /// and waits until it has done the same; whether that was seen.
+    async fn cut(&mut self) -> bool {
+        let mut remains = self.watch.inherit();
+        self.task.abort();
+        let _ = (&mut self.task).await;
+        match remains.try_recv() {
+            Ok(remains) => remains.bury().await.is_ok(),
+            Err(_) => self.watch.has_ended(),
+        }
     }
 }
 

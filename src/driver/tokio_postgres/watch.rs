@@ -16,6 +16,7 @@
 //! 4. No COPY IN has ended since the last fence. tokio-postgres sends Sync twice for a COPY IN, and
 //!    Postgres swallows the first unless the COPY failed before, so that answers may be off by one.
 
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
@@ -23,8 +24,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::Notify;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::sync::{Notify, oneshot};
 
 use super::wire::{Frame, Frames};
 
@@ -71,6 +72,47 @@ pub(super) struct Watch {
     listeners: AtomicBool,
     changed: Notify,
     task: Mutex<Option<Waker>>,
+    /// Who is given the stream when the task ends.
+    heir: Mutex<Option<oneshot::Sender<Remains>>>,
+}
+
+/// What a connection runs over.
+pub(super) trait Wire: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Wire for S {}
+
+/// The stream of a connection whose task has ended.
+pub(super) struct Remains(Box<dyn Wire>);
+
+impl fmt::Debug for Remains {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Remains").finish_non_exhaustive()
+    }
+}
+
+impl Remains {
+    /// Says that we are done, and completes when the server has closed its side, too.
+    ///
+    /// # Errors
+    /// The stream failed, and the end of the server's side was not seen.
+    pub(super) async fn bury(mut self) -> io::Result<()> {
+        self.0.shutdown().await?;
+        let mut scrap = vec![0; 16 << 10];
+        loop {
+            match self.0.read(&mut scrap).await {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) if is_end(&error) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Whether an error says that the other side has closed, rather than that nothing is heard of it.
+fn is_end(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset};
+    matches!(error.kind(), ConnectionReset | BrokenPipe)
 }
 
 impl Watch {
@@ -94,6 +136,14 @@ impl Watch {
     /// Whether the server has said that it ends the session.
     pub(super) fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Acquire)
+    }
+
+    /// The stream, once the task has ended, if it ends from now on.
+    pub(super) fn inherit(&self) -> oneshot::Receiver<Remains> {
+        let (heir, remains) = oneshot::channel();
+        let mut slot = self.heir.lock().unwrap_or_else(PoisonError::into_inner);
+        *slot = Some(heir);
+        remains
     }
 
     fn owes_nothing(&self) -> bool {
@@ -177,8 +227,9 @@ impl Wake for Watch {
 
 /// A stream that counts the messages that pass.
 #[derive(Debug)]
-pub(super) struct Tap<S> {
-    stream: S,
+pub(super) struct Tap<S: Wire> {
+    /// `None` only in `drop`.
+    stream: Option<S>,
     watch: Arc<Watch>,
     from_client: Frames,
     from_server: Frames,
@@ -186,15 +237,29 @@ pub(super) struct Tap<S> {
     copy_ended: bool,
 }
 
-impl<S> Tap<S> {
+const NO_STREAM: &str = "bug: only drop takes the stream out";
+
+impl<S: Wire> Tap<S> {
     pub(super) fn new(stream: S, watch: Arc<Watch>) -> Self {
         Self {
-            stream,
+            stream: Some(stream),
             watch,
             from_client: Frames::of_client(),
             from_server: Frames::of_server(),
             copy_ended: false,
         }
+    }
+
+    fn stream(&mut self) -> Pin<&mut S> {
+        Pin::new(self.stream.as_mut().expect(NO_STREAM))
+    }
+
+    /// Passes a result on; an error that tells of the server's end is noted.
+    fn noted<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        if result.as_ref().is_err_and(is_end) {
+            self.watch.ended.store(true, Ordering::Release);
+        }
+        result
     }
 
     fn sent(&mut self, bytes: &[u8]) {
@@ -243,55 +308,62 @@ fn add_one(count: &AtomicU64) {
     count.store(next, Ordering::Release);
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Tap<S> {
+/// The task has ended; the stream goes to whoever wants to see the server's end.
+impl<S: Wire> Drop for Tap<S> {
+    fn drop(&mut self) {
+        let mut heir = self
+            .watch
+            .heir
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let (Some(heir), Some(stream)) = (heir.take(), self.stream.take()) {
+            // Nobody wants it any more: then it is dropped.
+            let _ = heir.send(Remains(Box::new(stream)));
+        }
+    }
+}
+
+impl<S: Wire> AsyncRead for Tap<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        match Pin::new(&mut self.stream).poll_read(cx, buf) {
-            Poll::Pending => {
-                self.watch.read_dry.store(true, Ordering::Relaxed);
-                Poll::Pending
-            }
-            Poll::Ready(Ok(())) => {
-                match &buf.filled()[before..] {
-                    [] => self.watch.ended.store(true, Ordering::Release),
-                    bytes => self.received(bytes),
-                }
-                Poll::Ready(Ok(()))
-            }
-            Poll::Ready(Err(error)) => {
-                if error.kind() == io::ErrorKind::ConnectionReset {
-                    self.watch.ended.store(true, Ordering::Release);
-                }
-                Poll::Ready(Err(error))
-            }
+        let Poll::Ready(read) = self.stream().poll_read(cx, buf) else {
+            self.watch.read_dry.store(true, Ordering::Relaxed);
+            return Poll::Pending;
+        };
+        self.noted(read)?;
+        match &buf.filled()[before..] {
+            [] => self.watch.ended.store(true, Ordering::Release),
+            bytes => self.received(bytes),
         }
+        Poll::Ready(Ok(()))
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Tap<S> {
+impl<S: Wire> AsyncWrite for Tap<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
+        let written = ready!(self.stream().poll_write(cx, bytes));
+        let written = self.noted(written)?;
         self.sent(&bytes[..written]);
         Poll::Ready(Ok(written))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        ready!(self.stream().poll_flush(cx))?;
         self.watch.flushed.store(true, Ordering::Relaxed);
         Poll::Ready(Ok(()))
     }
 
     /// Says that we are done, and completes when the server has closed its side, too.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+        ready!(self.stream().poll_shutdown(cx))?;
         let mut scrap = [0; 512];
         while !self.watch.has_ended() {
             let mut scrap = ReadBuf::new(&mut scrap);
