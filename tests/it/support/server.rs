@@ -1,8 +1,8 @@
 //! The servers: one of each version for the whole binary, or one that a test has for itself.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,6 +25,8 @@ const CHILD: &str = "PARTITIONED_POOL_TEST_KEEPS_POSTGRES";
 struct Shared {
     url: String,
     _keeper: Child,
+    /// Where the test runner in the keeper may say that it has been running for long.
+    _said: BufReader<ChildStdout>,
 }
 
 /// Why there is no server of a version.
@@ -83,6 +85,7 @@ pub(crate) async fn on_own_servers(
         };
         let tenant = Tenant::new(server.url()).await;
         test(server, &tenant).await;
+        // Not the tenant: a server that is thrown away takes it along.
         true
     };
     both(on).await;
@@ -154,18 +157,21 @@ fn keep(version: u32) -> Result<Shared, Missing> {
     // Ctrl-C is for us; the keeper sees our end, and then ends the server in order.
     command.process_group(0);
     let mut keeper = command.spawn().unwrap();
-    let lines = BufReader::new(keeper.stdout.take().unwrap()).lines();
-    let found = lines
+    let mut said = BufReader::new(keeper.stdout.take().unwrap());
+    let found = said
+        .by_ref()
+        .lines()
         .map_while(Result::ok)
-        .find_map(|line| line.strip_prefix("kept: ").map(str::to_owned));
-    let found: Value =
-        serde_json::from_str(&found.expect("the keeper of a server ended early")).unwrap();
+        .find_map(|line| line.strip_prefix("kept: ").map(str::to_owned))
+        .expect("the keeper of a server ended early");
+    let found: Value = serde_json::from_str(&found).unwrap();
     match found["url"].as_str() {
         Some(url) => {
             println!("{}", found["described"].as_str().unwrap());
             Ok(Shared {
                 url: url.to_owned(),
                 _keeper: keeper,
+                _said: said,
             })
         }
         None => Err(Missing {
