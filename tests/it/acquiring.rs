@@ -371,3 +371,23 @@ async fn in_a_runtime_that_ends<T: Send + 'static>(
     };
     tokio::task::spawn_blocking(run).await.unwrap()
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_comes_again_after_an_answered_query_is_not_refused_by_its_own_connection() {
+    on_each_version(async |tenant| {
+        let pool = tenant.pool(small(1).max_waiters(0)).await;
+        let once = async || {
+            let held = pool.transactional().acquire().await?;
+            let statement = held.prepare_cached("SELECT 1").await.unwrap();
+            held.query_one(&statement, &[]).await.unwrap();
+            Ok::<_, AcquireError>(())
+        };
+        let mut refused = 0;
+        for _ in 0..1000 {
+            // In a task of its own, so that a worker runs it beside the one that runs the connection.
+            refused += i32::from(once().await.is_err());
+        }
+        assert_eq!(refused, 0, "of 1,000");
+    })
+    .await;
+}
