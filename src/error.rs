@@ -2,6 +2,8 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -161,10 +163,10 @@ impl StdError for Rejection {}
 /// What a driver, the network or the server reported.
 ///
 /// [`source`](StdError::source) is the driver's own error; downcast it for more.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Failure {
     sqlstate: Option<String>,
-    source: Box<dyn StdError + Send + Sync>,
+    source: Arc<dyn StdError + Send + Sync>,
 }
 
 impl Failure {
@@ -175,7 +177,7 @@ impl Failure {
     ) -> Self {
         Self {
             sqlstate,
-            source: source.into(),
+            source: source.into().into(),
         }
     }
 
@@ -203,6 +205,31 @@ impl Failure {
     pub fn is_refused_login(&self) -> bool {
         self.sqlstate()
             .is_some_and(|code| code.starts_with("28") || matches!(code, "3D000" | "42501"))
+    }
+
+    /// Whether it can pass by itself: the network, a server that restarts or is full for the moment,
+    /// a pooler that has lost its server. Connecting is then tried again, within the caller's
+    /// deadline; everything else fails at once.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self.sqlstate() {
+            Some(code) => {
+                let class = code.get(..2).unwrap_or_default();
+                matches!(class, "08" | "53" | "58") || self.is_server_restarting()
+            }
+            None => self.is_of_the_network(),
+        }
+    }
+
+    fn is_of_the_network(&self) -> bool {
+        let mut cause = StdError::source(self);
+        while let Some(error) = cause {
+            if error.is::<io::Error>() {
+                return true;
+            }
+            cause = error.source();
+        }
+        false
     }
 
     /// What the owner can do about it, where the SQLSTATE tells.
@@ -250,7 +277,7 @@ pub enum AcquireError {
     #[error(transparent)]
     Rejected(Box<Rejection>),
     /// A slot was granted, but opening or checking a connection outlasted the deadline.
-    #[error("{partition}: no connection within {}, stuck in phase {phase} (waited {} for a slot)", Seconds(*limit), Seconds(*waited))]
+    #[error("{partition}: no connection within {}, stuck in phase {phase} (waited {} for a slot){}", Seconds(*limit), Seconds(*waited), last(failure.as_ref()))]
     TimedOut {
         /// The partition.
         partition: String,
@@ -260,6 +287,9 @@ pub enum AcquireError {
         limit: Duration,
         /// How much of it went into waiting for a slot.
         waited: Duration,
+        /// What the last try to connect reported, if one has failed.
+        #[source]
+        failure: Option<Failure>,
     },
     /// The database, or the way to it, said no.
     #[error("{partition}: {phase} failed: {failure}")]
@@ -333,11 +363,22 @@ impl AcquireError {
     /// The server's SQLSTATE, if the server answered with one.
     #[must_use]
     pub fn sqlstate(&self) -> Option<&str> {
+        self.failure()?.sqlstate()
+    }
+
+    /// What the database, or the way to it, reported.
+    #[must_use]
+    pub const fn failure(&self) -> Option<&Failure> {
         match self {
-            Self::Failed { failure, .. } => failure.sqlstate(),
-            _ => None,
+            Self::Failed { failure, .. } => Some(failure),
+            Self::TimedOut { failure, .. } => failure.as_ref(),
+            Self::Rejected(_) => None,
         }
     }
+}
+
+fn last(failure: Option<&Failure>) -> String {
+    failure.map_or_else(String::new, |failure| format!("; the last try: {failure}"))
 }
 
 /// [`Partition::run`](crate::Partition::run) gave no result.

@@ -187,15 +187,10 @@ async fn first_connection<D: Driver>(
     }
 }
 
-fn failure(error: &AcquireError) -> Option<&Failure> {
-    match error {
-        AcquireError::Failed { failure, .. } => Some(failure),
-        _ => None,
-    }
-}
-
 fn is_final(error: &AcquireError) -> bool {
-    failure(error).is_some_and(Failure::is_refused_login)
+    error
+        .failure()
+        .is_some_and(|failure| !failure.is_transient())
 }
 
 fn give_up<D: Driver>(
@@ -204,7 +199,8 @@ fn give_up<D: Driver>(
     error: AcquireError,
     tried: Duration,
 ) -> Result<First<D>, BootError> {
-    if failure(&error).is_some_and(Failure::is_too_many_connections) {
+    let failure = error.failure();
+    if failure.is_some_and(Failure::is_too_many_connections) {
         return Ok(First::Full);
     }
     if boot.when_unavailable == WhenUnavailable::Start && !is_final(&error) {

@@ -29,7 +29,7 @@ pub enum Readiness {
 pub enum End {
     /// The server closed its side: the backend is gone.
     Seen,
-    /// We let go without seeing it.
+    /// The connection broke: the backend may go on for a while.
     Unseen,
 }
 
@@ -88,7 +88,9 @@ pub trait Driver: Manager<Type: Send, Error: Send> + Sized + 'static {
     /// tells that it cannot.
     fn settle(&self, connection: &mut Self::Type) -> impl Future<Output = Readiness> + Send;
 
-    /// Ends a connection, and its backend, within a bound of its own.
+    /// Ends a connection and its backend, and completes when it knows how that went: for a backend
+    /// that does not answer, perhaps never. The pool bounds the wait, and counts the connection as a
+    /// ghost after the first moments. Dropping the future cuts the connection.
     fn close(&self, connection: Self::Type) -> impl Future<Output = End> + Send;
 
     /// Runs `sql` by the simple protocol.

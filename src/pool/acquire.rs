@@ -188,6 +188,7 @@ impl<D: Driver> Core<D> {
             phase,
             limit: budget.limit(),
             waited: budget.waited,
+            failure: self.bulkhead.with_stock(|s| s.trouble()),
         }
     }
 
@@ -262,12 +263,10 @@ impl<D: Driver> Drop for Seeking<'_, D> {
         let Some(key) = self.key.take() else {
             return;
         };
-        match self.core.bulkhead.with_stock(|s| s.stop_seeking(key)) {
-            Seeker::Answered(Ok(link)) => self.core.offer(link),
-            Seeker::Answered(Err(Trouble::Failed(failure))) => {
-                self.core.opening_failed(None, failure)
-            }
-            Seeker::Answered(Err(Trouble::Closed)) | Seeker::Seeking(_) => {}
+        // A failure that nobody hears of any more concerns nobody else: they have their own openings.
+        let seeker = self.core.bulkhead.with_stock(|s| s.stop_seeking(key));
+        if let Seeker::Answered(Ok(link)) = seeker {
+            self.core.offer(link);
         }
     }
 }

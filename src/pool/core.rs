@@ -20,7 +20,7 @@ use crate::status::PartitionStatus;
 
 use super::leaving::Leaving;
 use super::opening::Opening;
-use super::store::{Link, Place, Stage, Store};
+use super::store::{After, Link, Place, Stage, Store};
 use super::upkeep::keep_up;
 
 pub(super) type ConnectionOf<D> = <D as Manager>::Type;
@@ -63,8 +63,10 @@ impl<D: Driver> Core<D> {
         }
     }
 
-    /// Starts the task that keeps the partition up; it ends with the partition.
-    pub(super) fn start_upkeep(self: &Arc<Self>) {
+    /// The boot is over: starts the task that keeps the partition up (it ends with the partition),
+    /// and is patient with a database that is not there.
+    pub(super) fn start(self: &Arc<Self>) {
+        self.bulkhead.with_stock(Store::be_patient);
         self.upkeep.get_or_init(|| {
             let upkeep = keep_up(Arc::downgrade(self));
             self.runtime.spawn(upkeep).abort_handle()
@@ -102,31 +104,31 @@ impl<D: Driver> Core<D> {
         }
     }
 
-    /// An opening failed: a seeker is told, or the log, and its place is given up if it has one.
-    pub(super) fn opening_failed(&self, place: Option<Place>, failure: Failure) {
-        let told = self.bulkhead.with_stock(|s| match place {
-            Some(place) => s.fail(place, failure),
-            None => s.tell(failure),
-        });
-        match told {
-            Ok(waker) => waker.into_iter().for_each(Waker::wake),
-            Err(failure) => {
-                let partition = &self.settings.name;
-                let endpoint = self.driver.endpoint();
+    /// An opening failed. Returns how long the caller has to sleep before it probes, if it must.
+    pub(super) fn opening_failed(&self, failure: Failure) -> Option<Duration> {
+        let partition = &self.settings.name;
+        let endpoint = self.driver.endpoint();
+        match self.bulkhead.with_stock(|s| s.opening_failed(failure)) {
+            After::Told(waker) => waker.into_iter().for_each(Waker::wake),
+            After::Untold(failure) => {
                 tracing::warn!(%partition, %endpoint, %failure, "no connection could be opened");
             }
+            After::Probe(pause, failure) => {
+                tracing::warn!(%partition, %endpoint, %failure, ?pause, "no connection could be opened; trying again");
+                return Some(pause);
+            }
+            After::Nothing => {}
         }
-        self.tell_if_emptied();
+        None
     }
 
     /// Gives up a place.
     pub(super) fn give_up(&self, place: Place) {
-        self.bulkhead.with_stock(|s| s.gone(place));
-        self.tell_if_emptied();
-    }
-
-    fn tell_if_emptied(&self) {
-        if !self.bulkhead.with_stock(|s| s.is_open()) {
+        let open = self.bulkhead.with_stock(|s| {
+            s.gone(place);
+            s.is_open()
+        });
+        if !open {
             self.emptying.notify_waiters();
         }
     }

@@ -1,14 +1,19 @@
 //! The way of a connection back into the store, or to its end.
 
+use std::future::pending;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::timeout;
 
 use crate::driver::{Driver, End, Readiness};
 
 use super::core::{Core, LinkOf, Slot};
 use super::store::{Link, Place, Stage};
+
+/// How long a connection that is being closed is no ghost yet.
+const CLOSE_BOUND: Duration = Duration::from_secs(2);
 
 /// How long the place of a connection stays taken whose end was not seen: longer than the server
 /// needs to notice by the keepalive that the session sets (10 s + 3 x 5 s).
@@ -88,11 +93,18 @@ impl<D: Driver> Leaving<D> {
     pub(super) async fn close(mut self) {
         self.shift(Stage::Closing);
         let core = Arc::clone(&self.core);
-        if let Some(client) = self.client.take()
-            && core.driver.close(client).await == End::Unseen
-        {
+        let Some(client) = self.client.take() else {
+            return;
+        };
+        let seen = async {
+            if core.driver.close(client).await == End::Unseen {
+                pending::<()>().await;
+            }
+        };
+        let mut seen = pin!(seen);
+        if timeout(CLOSE_BOUND, &mut seen).await.is_err() {
             self.shift(Stage::Ghost);
-            sleep(GHOST_LINGER).await;
+            let _ = timeout(GHOST_LINGER, seen).await;
         }
     }
 

@@ -7,6 +7,7 @@ mod core;
 mod deadline;
 mod leaving;
 mod opening;
+mod pace;
 mod partition;
 mod store;
 mod upkeep;
@@ -88,7 +89,7 @@ impl<D: Driver> PartitionedPool<D> {
     /// Starts what keeps the partitions up: `min_idle`, `idle_timeout`, `max_lifetime`.
     pub(crate) fn start(&self) {
         for partition in self.partitions() {
-            partition.core.start_upkeep();
+            partition.core.start();
         }
     }
 

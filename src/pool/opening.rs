@@ -1,7 +1,7 @@
 //! Opening a connection.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
@@ -33,54 +33,83 @@ impl<D: Driver> Opening<D> {
         }
     }
 
-    pub(super) async fn run(self) {
-        let core = Arc::clone(&self.core);
-        let limit = core.settings.connect_timeout;
+    pub(super) async fn run(mut self) {
+        let limit = self.core.settings.connect_timeout;
         let started = Instant::now();
-        let outcome = timeout(limit, core.driver.create()).await;
+        let outcome = timeout(limit, self.core.driver.create()).await;
         let took = started.elapsed();
         match outcome {
             Ok(Ok(client)) => self.arrive(client, took),
-            Ok(Err(error)) => self.fail(D::failure(error), took),
-            Err(_) => self.abandon(limit, took).await,
+            Ok(Err(error)) => {
+                let failure = D::failure(error);
+                self.give_up();
+                self.fail(failure, took).await;
+            }
+            Err(_elapsed) => self.abandon(connect_timeout(limit), took).await,
         }
     }
 
     fn arrive(mut self, client: D::Type, took: Duration) {
-        let place = self.take_place();
+        let place = self.place.take().expect("bug: an opening without a place");
         self.core.watch.tell(|| Event::Opened { took });
+        self.core.bulkhead.with_stock(Store::opened);
         self.core.offer(self.core.link(client, place));
-    }
-
-    fn fail(mut self, failure: Failure, took: Duration) {
-        self.report(&failure, took);
-        let place = self.take_place();
-        self.core.opening_failed(Some(place), failure);
         self.core.open_due(0);
     }
 
     /// Tells of the timeout at once, but keeps the place until the server must have noticed, too.
-    async fn abandon(mut self, limit: Duration, took: Duration) {
-        let failure = connect_timeout(limit);
-        self.report(&failure, took);
+    async fn abandon(mut self, failure: Failure, took: Duration) {
         if let Some(place) = &mut self.place {
             let to_ghost = |s: &mut Store<_>| s.shift(place, Stage::Ghost);
             self.core.bulkhead.with_stock(to_ghost);
         }
-        self.core.opening_failed(None, failure);
-        sleep(ABANDONED_LINGER).await;
-        let place = self.take_place();
-        self.core.give_up(place);
-        self.core.open_due(0);
+        let place = self.place.take();
+        let core = Arc::clone(&self.core);
+        let linger = async {
+            sleep(ABANDONED_LINGER).await;
+            place.into_iter().for_each(|place| core.give_up(place));
+            core.open_due(0);
+        };
+        tokio::join!(linger, self.fail(failure, took));
+    }
+
+    fn give_up(&mut self) {
+        if let Some(place) = self.place.take() {
+            self.core.give_up(place);
+        }
+    }
+
+    /// Passes the failure on, and probes after a while if nobody else does.
+    async fn fail(self, failure: Failure, took: Duration) {
+        self.report(&failure, took);
+        let Some(pause) = self.core.opening_failed(failure) else {
+            self.core.open_due(0);
+            return;
+        };
+        let prober = Prober(Arc::downgrade(&self.core));
+        drop(self);
+        sleep(pause).await;
+        let core = prober.0.upgrade();
+        drop(prober);
+        if let Some(core) = core {
+            core.open_due(0);
+        }
     }
 
     fn report(&self, failure: &Failure, took: Duration) {
         let event = Event::OpenFailed { took, failure };
         self.core.watch.tell_about(&event);
     }
+}
 
-    fn take_place(&mut self) -> Place {
-        self.place.take().expect("bug: an opening without a place")
+/// The one that sleeps between two tries. However its sleep ends, somebody may open after it.
+struct Prober<D: Driver>(Weak<Core<D>>);
+
+impl<D: Driver> Drop for Prober<D> {
+    fn drop(&mut self) {
+        if let Some(core) = self.0.upgrade() {
+            core.bulkhead.with_stock(Store::probe);
+        }
     }
 }
 
@@ -89,11 +118,13 @@ fn connect_timeout(limit: Duration) -> Failure {
     Failure::new(None, io::Error::new(io::ErrorKind::TimedOut, text))
 }
 
+/// Dropped early: the runtime stops, or the driver has panicked.
 impl<D: Driver> Drop for Opening<D> {
     fn drop(&mut self) {
-        if let Some(place) = self.place.take() {
+        if self.place.is_some() {
+            self.give_up();
             let failure = Failure::new(None, "connecting was aborted");
-            self.core.opening_failed(Some(place), failure);
+            self.core.opening_failed(failure);
         }
     }
 }

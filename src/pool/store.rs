@@ -10,6 +10,7 @@
 //! 3. A connection that comes free goes to the seeker that has waited longest, else to the idle
 //!    stack. The stack is last in, first out, so that what nobody needs grows old at its bottom.
 //! 4. A closed store keeps nothing.
+//! 5. After a failure that can pass, nobody opens but one prober, and then slowly more (`pace.rs`).
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
@@ -20,6 +21,8 @@ use slab::Slab;
 use crate::admission::ClassId;
 use crate::bulkhead::Stock;
 use crate::error::Failure;
+
+use super::pace::Pace;
 
 /// Where a connection stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +85,18 @@ pub(super) enum Seeker<C> {
     Answered(Found<C>),
 }
 
+/// What follows a failed opening.
+pub(super) enum After {
+    /// A seeker was told: wake it.
+    Told(Option<Waker>),
+    /// Nobody needed to be told.
+    Untold(Failure),
+    /// Whoever failed sleeps for so long, and then probes.
+    Probe(Duration, Failure),
+    /// Somebody else probes.
+    Nothing,
+}
+
 /// The answer to [`Store::seek`].
 pub(super) enum Seek<C> {
     Idle(Link<C>),
@@ -93,6 +108,11 @@ pub(crate) struct Store<C> {
     capacity: u32,
     open: bool,
     pub(super) counts: Counts,
+    pace: Pace,
+    /// Whether a failure that can pass is tried again, rather than told.
+    patient: bool,
+    /// What the last failed opening reported, while the pace is not free.
+    trouble: Option<Failure>,
     idle: Vec<Link<C>>,
     seekers: Slab<Seeker<C>>,
     /// Keys of those in `seekers` that have no answer, oldest first.
@@ -105,6 +125,9 @@ impl<C> Store<C> {
             capacity,
             open: true,
             counts: Counts::default(),
+            pace: Pace::Free,
+            patient: false,
+            trouble: None,
             idle: Vec::new(),
             seekers: Slab::new(),
             seeking: VecDeque::new(),
@@ -128,7 +151,8 @@ impl<C> Store<C> {
     pub(super) fn next_opening(&mut self, min_idle: u32) -> Option<Place> {
         let opening = self.counts.of(Stage::Opening) as usize;
         let wanted = self.seeking.len() + min_idle.saturating_sub(self.idle_len()) as usize;
-        if !self.open || opening >= wanted || self.counts.total() >= self.capacity {
+        let allowed = self.pace.allows(self.counts.of(Stage::Opening));
+        if !self.open || !allowed || opening >= wanted || self.counts.total() >= self.capacity {
             return None;
         }
         self.counts.stages[Stage::Opening as usize] += 1;
@@ -214,31 +238,43 @@ impl<C> Store<C> {
         Ok(None)
     }
 
-    /// Gives up the place of a failed opening. If those that go on cannot serve every seeker, the
-    /// oldest is told.
-    ///
-    /// # Errors
-    /// The failure, if nobody needs to be told.
-    pub(super) fn fail(
-        &mut self,
-        place: Place,
-        failure: Failure,
-    ) -> Result<Option<Waker>, Failure> {
-        self.gone(place);
-        self.tell(failure)
+    /// From now on a failure that can pass is tried again.
+    pub(super) fn be_patient(&mut self) {
+        self.patient = true;
     }
 
-    /// Tells the oldest seeker of a failure, if the openings that go on cannot serve every seeker.
-    ///
-    /// # Errors
-    /// The failure, if nobody needs to be told.
-    pub(super) fn tell(&mut self, failure: Failure) -> Result<Option<Waker>, Failure> {
+    /// What stands in the way of connecting, if anything does.
+    pub(super) fn trouble(&self) -> Option<Failure> {
+        self.trouble.clone()
+    }
+
+    /// A connection was opened: the pace quickens.
+    pub(super) fn opened(&mut self) {
+        self.pace.succeeded(self.capacity);
+        self.trouble = None;
+    }
+
+    /// The prober has slept.
+    pub(super) fn probe(&mut self) {
+        self.pace.probe();
+    }
+
+    /// An opening failed. If that can pass, the caller may have to be the prober; if not, and those
+    /// that go on cannot serve every seeker, the oldest seeker is told.
+    pub(super) fn opening_failed(&mut self, failure: Failure) -> After {
+        if self.patient && failure.is_transient() {
+            self.trouble = Some(failure.clone());
+            return match self.pace.failed(fastrand::f64()) {
+                Some(pause) => After::Probe(pause, failure),
+                None => After::Nothing,
+            };
+        }
         if self.seeking.len() <= self.counts.of(Stage::Opening) as usize {
-            return Err(failure);
+            return After::Untold(failure);
         }
         match self.seeking.pop_front() {
-            Some(key) => Ok(self.answer(key, Err(Trouble::Failed(failure)))),
-            None => Err(failure),
+            Some(key) => After::Told(self.answer(key, Err(Trouble::Failed(failure)))),
+            None => After::Untold(failure),
         }
     }
 
@@ -249,18 +285,19 @@ impl<C> Store<C> {
         }
     }
 
-    /// Takes out one idle connection that has expired, or that nobody has needed for `idle_timeout`
-    /// and that is not among the `min_idle` to be kept.
+    /// Takes out one idle connection that has expired or is lost, or that nobody has needed for
+    /// `idle_timeout` and that is not among the `min_idle` to be kept.
     pub(super) fn take_stale(
         &mut self,
         now: Duration,
         idle_timeout: Option<Duration>,
         min_idle: u32,
+        is_lost: impl Fn(&C) -> bool,
     ) -> Option<Link<C>> {
         let spare = self.idle_len() > min_idle;
         let stale = |link: &Link<C>| {
             let unneeded = idle_timeout.is_some_and(|limit| now >= link.idle_since + limit);
-            (spare && unneeded) || link.has_expired(now)
+            (spare && unneeded) || link.has_expired(now) || is_lost(&link.client)
         };
         let at = self.idle.iter().position(stale)?;
         Some(self.take_to_close(at))

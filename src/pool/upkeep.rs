@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::driver::Driver;
+use crate::driver::{Driver, Readiness};
 use crate::observe::Event;
 use crate::status::{PartitionStatus, Seconds};
 
@@ -37,9 +37,10 @@ impl<D: Driver> Core<D> {
     fn close_stale(self: &Arc<Self>) {
         let now = self.bulkhead.now();
         let (idle_timeout, min_idle) = (self.settings.idle_timeout, self.settings.min_idle);
+        let is_lost = |client: &_| D::readiness(client) == Readiness::Lost;
         let next = || {
             self.bulkhead
-                .with_stock(|s| s.take_stale(now, idle_timeout, min_idle))
+                .with_stock(|s| s.take_stale(now, idle_timeout, min_idle, is_lost))
         };
         while let Some(link) = next() {
             self.discard(link, None);

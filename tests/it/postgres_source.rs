@@ -543,10 +543,9 @@ fn first_line(child: &mut Child) -> String {
 #[tokio::test]
 #[ignore = "the other side of the tests below, which start it"]
 async fn in_a_process_of_its_own() {
-    assert!(
-        std::env::var_os("PARTITIONED_POOL_TEST_CHILD").is_some(),
-        "this is started by other tests"
-    );
+    if std::env::var_os("PARTITIONED_POOL_TEST_CHILD").is_none() {
+        return;
+    }
     let server = postgres::start(Want::default()).await;
     match &server {
         Ok(server) => println!("\nfound: {} at {}", server.describe(), address(server)),

@@ -1,6 +1,7 @@
 //! One connection of this driver, from its opening to its end.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,10 +14,13 @@ use crate::driver::{End, Readiness};
 
 use super::cancel;
 use super::connect::{Failed, Route};
-use super::watch::{Verdict, Watch};
+use super::watch::{Remains, Verdict, Watch};
 
-/// How long a server may take from Terminate to closing its side.
-const CLOSE_BOUND: Duration = Duration::from_secs(2);
+/// While a connection is being closed, what its backend runs is cancelled this often.
+const CANCEL_AGAIN: Duration = Duration::from_millis(250);
+
+/// How long one of those cancels may take.
+const CANCEL_BOUND: Duration = Duration::from_secs(1);
 
 /// How long a backend that has announced its end may take to be gone.
 const LAST_WORD_LINGER: Duration = Duration::from_millis(100);
@@ -82,49 +86,56 @@ impl Session {
         cancel::cancel(&self.cancel_token(), &self.route).await
     }
 
-    /// Says good-bye and waits until the server has closed its side.
+    /// Says good-bye, and waits until the server has closed its side. A backend that still runs
+    /// something, or whose answers nobody takes, would not hear it: then we hang up, whatever the
+    /// task waits for, and cancel again and again.
     pub(super) async fn close(mut self) -> End {
-        let was_quiet = self.watch.verdict() == Verdict::Quiet;
+        let token = self.cancel_token();
         drop(self.client.take());
-        let bye = async {
-            if was_quiet {
-                // How the task ended, the watch knows better.
-                let _ = (&mut self.task).await;
-                self.watch.has_ended()
-            } else {
-                self.cut().await
-            }
-        };
-        if timeout(CLOSE_BOUND, bye).await.unwrap_or(false) {
+        if timeout(CANCEL_AGAIN, &mut self.task).await.is_err()
+            && let Some(remains) = self.cut().await
+        {
+            return bury(remains, &token, &self.route).await;
+        }
+        if self.watch.has_ended() {
             return End::Seen;
         }
         if self.watch.is_ending() {
             sleep(LAST_WORD_LINGER).await;
             return End::Seen;
         }
-        self.task.abort();
         End::Unseen
     }
 
-    /// A task that waits for an answer does not end by itself. This ends it, hangs up on the server,
-    /// and waits until it has done the same; whether that was seen.
-    async fn cut(&mut self) -> bool {
+    /// Ends the task and takes its stream; `None` if it had ended by itself in that moment.
+    async fn cut(&mut self) -> Option<Remains> {
         let mut remains = self.watch.inherit();
         self.task.abort();
         let _ = (&mut self.task).await;
-        match remains.try_recv() {
-            Ok(remains) => remains.bury().await.is_ok(),
-            Err(_) => self.watch.has_ended(),
+        remains.try_recv().ok()
+    }
+}
+
+/// Hangs up and reads to the end, cancelling what the backend runs until it has heard.
+async fn bury(remains: Remains, token: &CancelToken, route: &Route) -> End {
+    let mut burial = pin!(remains.bury());
+    loop {
+        match timeout(CANCEL_AGAIN, &mut burial).await {
+            Ok(Ok(())) => return End::Seen,
+            Ok(Err(_)) => return End::Unseen,
+            Err(_elapsed) => {
+                let _ = timeout(CANCEL_BOUND, cancel::cancel(token, route)).await;
+            }
         }
     }
 }
 
 /// A quiet connection says good-bye by itself when its client is dropped. One that waits for an
-/// answer would wait on, so it is cut.
+/// answer would wait on, so it is cut; and so is one whose closing was given up.
 impl Drop for Session {
     fn drop(&mut self) {
-        drop(self.client.take());
-        if self.watch.verdict() != Verdict::Quiet {
+        let closing = self.client.take().is_none();
+        if closing || self.watch.verdict() != Verdict::Quiet {
             self.task.abort();
         }
     }
