@@ -21,7 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
-use super::watch::{Tap, Watch, Watched};
+use super::watch::{Tap, Watch, Watched, Wire};
 
 /// An open connection, with what is known of it.
 pub(super) struct Opened {
@@ -244,7 +244,7 @@ impl TlsConnect<Socket> for TapOne {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Tap<S> {
+impl<S: Wire> TlsStream for Tap<S> {
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }

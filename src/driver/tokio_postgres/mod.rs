@@ -88,10 +88,13 @@ impl Manager for TokioPostgres {
         let wrapper = LANDED.scope(landed, self.manager.create()).await?;
         let version = version_num(&opened.server_version);
         let session = Session::new(wrapper, opened.watch, opened.task, opened.route);
-        session
-            .client()
-            .simple_query(&dress(&self.settings, version))
-            .await?;
+        let dress = dress(&self.settings, version);
+        let dressed = session.client().simple_query(&dress).await;
+        if let Err(error) = dressed {
+            // It counts until its backend is gone.
+            session.close().await;
+            return Err(error.into());
+        }
         Ok(session)
     }
 

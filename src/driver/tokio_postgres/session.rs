@@ -1,6 +1,7 @@
 //! One connection of this driver, from its opening to its end.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::driver::{End, Readiness};
 
 use super::cancel;
 use super::connect::{Failed, Route};
-use super::watch::{Verdict, Watch};
+use super::watch::{Remains, Verdict, Watch};
 
 /// While a connection is being closed, what its backend runs is cancelled this often.
 const CANCEL_AGAIN: Duration = Duration::from_millis(250);
@@ -86,22 +87,45 @@ impl Session {
     }
 
     /// Says good-bye, and waits until the server has closed its side. A backend that still runs
-    /// something would not hear the good-bye: that is cancelled, again and again, and we hang up.
+    /// something, or whose answers nobody takes, would not hear it: then we hang up, whatever the
+    /// task waits for, and cancel again and again.
     pub(super) async fn close(mut self) -> End {
         let token = self.cancel_token();
         drop(self.client.take());
-        while timeout(CANCEL_AGAIN, &mut self.task).await.is_err() {
-            let _ = timeout(CANCEL_BOUND, cancel::cancel(&token, &self.route)).await;
-            self.watch.hang_up();
+        if timeout(CANCEL_AGAIN, &mut self.task).await.is_err()
+            && let Some(remains) = self.cut().await
+        {
+            return bury(remains, &token, &self.route).await;
         }
-        if self.watch.is_ending() && !self.watch.has_ended() {
+        if self.watch.has_ended() {
+            return End::Seen;
+        }
+        if self.watch.is_ending() {
             sleep(LAST_WORD_LINGER).await;
             return End::Seen;
         }
-        if self.watch.has_ended() {
-            End::Seen
-        } else {
-            End::Unseen
+        End::Unseen
+    }
+
+    /// Ends the task and takes its stream; `None` if it had ended by itself in that moment.
+    async fn cut(&mut self) -> Option<Remains> {
+        let mut remains = self.watch.inherit();
+        self.task.abort();
+        let _ = (&mut self.task).await;
+        remains.try_recv().ok()
+    }
+}
+
+/// Hangs up and reads to the end, cancelling what the backend runs until it has heard.
+async fn bury(remains: Remains, token: &CancelToken, route: &Route) -> End {
+    let mut burial = pin!(remains.bury());
+    loop {
+        match timeout(CANCEL_AGAIN, &mut burial).await {
+            Ok(Ok(())) => return End::Seen,
+            Ok(Err(_)) => return End::Unseen,
+            Err(_elapsed) => {
+                let _ = timeout(CANCEL_BOUND, cancel::cancel(token, route)).await;
+            }
         }
     }
 }

@@ -16,6 +16,7 @@
 //! 4. No COPY IN has ended since the last fence. tokio-postgres sends Sync twice for a COPY IN, and
 //!    Postgres swallows the first unless the COPY failed before, so that answers may be off by one.
 
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
@@ -23,8 +24,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::Notify;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::sync::{Notify, oneshot};
 
 use super::wire::{Frame, Frames};
 
@@ -68,11 +69,50 @@ pub(super) struct Watch {
     ended: AtomicBool,
     /// The server has said that it is about to.
     ending: AtomicBool,
-    /// We want the server to see the end of our side, whatever it owes us.
-    hanging_up: AtomicBool,
     listeners: AtomicBool,
     changed: Notify,
     task: Mutex<Option<Waker>>,
+    /// Who is given the stream when the task ends.
+    heir: Mutex<Option<oneshot::Sender<Remains>>>,
+}
+
+/// What a connection runs over.
+pub(super) trait Wire: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Wire for S {}
+
+/// The stream of a connection whose task has ended.
+pub(super) struct Remains(Box<dyn Wire>);
+
+impl fmt::Debug for Remains {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Remains").finish_non_exhaustive()
+    }
+}
+
+impl Remains {
+    /// Says that we are done, and completes when the server has closed its side, too.
+    ///
+    /// # Errors
+    /// The stream failed, and the end of the server's side was not seen.
+    pub(super) async fn bury(mut self) -> io::Result<()> {
+        self.0.shutdown().await?;
+        let mut scrap = vec![0; 16 << 10];
+        loop {
+            match self.0.read(&mut scrap).await {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) if is_end(&error) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Whether an error says that the other side has closed, rather than that nothing is heard of it.
+fn is_end(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset};
+    matches!(error.kind(), ConnectionReset | BrokenPipe)
 }
 
 impl Watch {
@@ -98,12 +138,12 @@ impl Watch {
         self.ending.load(Ordering::Acquire)
     }
 
-    /// Closes our side of the connection, though answers are due: a backend that waits for us, in a
-    /// COPY, say, ends at once, and one that runs a query when it next looks at its client. The task
-    /// goes on until the server has closed its side.
-    pub(super) fn hang_up(self: &Arc<Self>) {
-        self.hanging_up.store(true, Ordering::SeqCst);
-        self.wake_by_ref();
+    /// The stream, once the task has ended, if it ends from now on.
+    pub(super) fn inherit(&self) -> oneshot::Receiver<Remains> {
+        let (heir, remains) = oneshot::channel();
+        let mut slot = self.heir.lock().unwrap_or_else(PoisonError::into_inner);
+        *slot = Some(heir);
+        remains
     }
 
     fn owes_nothing(&self) -> bool {
@@ -187,27 +227,39 @@ impl Wake for Watch {
 
 /// A stream that counts the messages that pass.
 #[derive(Debug)]
-pub(super) struct Tap<S> {
-    stream: S,
+pub(super) struct Tap<S: Wire> {
+    /// `None` only in `drop`.
+    stream: Option<S>,
     watch: Arc<Watch>,
     from_client: Frames,
     from_server: Frames,
     /// The last message of the client was CopyDone or CopyFail.
     copy_ended: bool,
-    /// Our side is closed.
-    hung_up: bool,
 }
 
-impl<S> Tap<S> {
+const NO_STREAM: &str = "bug: only drop takes the stream out";
+
+impl<S: Wire> Tap<S> {
     pub(super) fn new(stream: S, watch: Arc<Watch>) -> Self {
         Self {
-            stream,
+            stream: Some(stream),
             watch,
             from_client: Frames::of_client(),
             from_server: Frames::of_server(),
             copy_ended: false,
-            hung_up: false,
         }
+    }
+
+    fn stream(&mut self) -> Pin<&mut S> {
+        Pin::new(self.stream.as_mut().expect(NO_STREAM))
+    }
+
+    /// Passes a result on; an error that tells of the server's end is noted.
+    fn noted<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        if result.as_ref().is_err_and(is_end) {
+            self.watch.ended.store(true, Ordering::Release);
+        }
+        result
     }
 
     fn sent(&mut self, bytes: &[u8]) {
@@ -256,69 +308,62 @@ fn add_one(count: &AtomicU64) {
     count.store(next, Ordering::Release);
 }
 
-impl<S: AsyncWrite + Unpin> Tap<S> {
-    fn poll_hang_up(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.watch.hanging_up.load(Ordering::SeqCst) && !self.hung_up {
-            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
-            self.hung_up = true;
+/// The task has ended; the stream goes to whoever wants to see the server's end.
+impl<S: Wire> Drop for Tap<S> {
+    fn drop(&mut self) {
+        let mut heir = self
+            .watch
+            .heir
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let (Some(heir), Some(stream)) = (heir.take(), self.stream.take()) {
+            // Nobody wants it any more: then it is dropped.
+            let _ = heir.send(Remains(Box::new(stream)));
         }
-        Poll::Ready(Ok(()))
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Tap<S> {
+impl<S: Wire> AsyncRead for Tap<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        ready!(self.poll_hang_up(cx))?;
         let before = buf.filled().len();
-        match Pin::new(&mut self.stream).poll_read(cx, buf) {
-            Poll::Pending => {
-                self.watch.read_dry.store(true, Ordering::Relaxed);
-                Poll::Pending
-            }
-            Poll::Ready(Ok(())) => {
-                match &buf.filled()[before..] {
-                    [] => self.watch.ended.store(true, Ordering::Release),
-                    bytes => self.received(bytes),
-                }
-                Poll::Ready(Ok(()))
-            }
-            Poll::Ready(Err(error)) => {
-                if error.kind() == io::ErrorKind::ConnectionReset {
-                    self.watch.ended.store(true, Ordering::Release);
-                }
-                Poll::Ready(Err(error))
-            }
+        let Poll::Ready(read) = self.stream().poll_read(cx, buf) else {
+            self.watch.read_dry.store(true, Ordering::Relaxed);
+            return Poll::Pending;
+        };
+        self.noted(read)?;
+        match &buf.filled()[before..] {
+            [] => self.watch.ended.store(true, Ordering::Release),
+            bytes => self.received(bytes),
         }
+        Poll::Ready(Ok(()))
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Tap<S> {
+impl<S: Wire> AsyncWrite for Tap<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.hung_up {
-            return Poll::Ready(Ok(bytes.len()));
-        }
-        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
+        let written = ready!(self.stream().poll_write(cx, bytes));
+        let written = self.noted(written)?;
         self.sent(&bytes[..written]);
         Poll::Ready(Ok(written))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        ready!(self.stream().poll_flush(cx))?;
         self.watch.flushed.store(true, Ordering::Relaxed);
         Poll::Ready(Ok(()))
     }
 
     /// Says that we are done, and completes when the server has closed its side, too.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+        ready!(self.stream().poll_shutdown(cx))?;
         let mut scrap = [0; 512];
         while !self.watch.has_ended() {
             let mut scrap = ReadBuf::new(&mut scrap);

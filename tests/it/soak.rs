@@ -1,0 +1,337 @@
+//! Many callers that do everything at random: nothing leaks, nothing overshoots, nothing is handed on dirty.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::SinkExt;
+use partitioned_pool::{Connection, Partition, TokioPostgres};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
+
+use crate::support::patience::LONG;
+use crate::support::server::on_each_version;
+use crate::support::tenant::{Tenant, small, until_at_rest};
+
+type Checkout = Partition<TokioPostgres>;
+type Held = Connection<TokioPostgres>;
+
+const SIZE: u32 = 8;
+/// The analytical partition of the pool has one.
+const BUDGET: i64 = SIZE as i64 + 1;
+
+/// Counts a tenant's backends, hundreds of times a second, until it is dropped.
+struct Sampler {
+    most: Arc<AtomicI64>,
+    samples: Arc<AtomicU64>,
+    sampling: AbortHandle,
+}
+
+impl Sampler {
+    async fn start(tenant: &Tenant) -> Self {
+        let admin = tenant.another_admin().await;
+        let name = tenant.name.clone();
+        let (most, samples) = (Arc::new(AtomicI64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (seen, count) = (Arc::clone(&most), Arc::clone(&samples));
+        let sampling = tokio::spawn(async move {
+            let sql = "SELECT count(*) FROM pg_stat_activity \
+                WHERE usename = $1 OR application_name LIKE $1 || '/%'";
+            let statement = admin.prepare(sql).await.unwrap();
+            loop {
+                let backends = admin.query_one(&statement, &[&name]).await.unwrap().get(0);
+                seen.fetch_max(backends, Ordering::SeqCst);
+                count.fetch_add(1, Ordering::SeqCst);
+                // It shares its cores with the storm that it watches.
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        Self {
+            most,
+            samples,
+            sampling: sampling.abort_handle(),
+        }
+    }
+
+    fn assert_never_above(&self, budget: i64) {
+        let (most, samples) = (
+            self.most.load(Ordering::SeqCst),
+            self.samples.load(Ordering::SeqCst),
+        );
+        println!("the most backends seen: {most} of {budget}, in {samples} samples");
+        assert!(
+            !self.sampling.is_finished() && samples > 50,
+            "{samples} samples are not enough"
+        );
+        assert!(
+            (1..=budget).contains(&most),
+            "{most} backends, budget {budget}"
+        );
+    }
+}
+
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        self.sampling.abort();
+    }
+}
+
+/// Runs `call` `calls` times, in `tasks` tasks.
+async fn storm<F>(tasks: u32, calls: u32, call: impl Fn(u32) -> F + Clone + Send + 'static)
+where
+    F: Future<Output = ()> + Send,
+{
+    let mut storm = JoinSet::new();
+    for task in 0..tasks {
+        let call = call.clone();
+        storm.spawn(async move {
+            for at in (task..calls).step_by(tasks as usize) {
+                call(at).await;
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    while let Some(ended) = storm.join_next().await {
+        ended.unwrap();
+    }
+}
+
+/// Polls a future a few times at most, then drops it.
+async fn leave_after(polls: u32, future: impl Future) {
+    let mut future = pin!(future);
+    for _ in 0..polls {
+        let done =
+            std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx).is_ready()))
+                .await;
+        if done {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// One call, of a kind chosen at random.
+async fn call_at_random(checkout: &Checkout, granted: &AtomicU64) {
+    let micros = Duration::from_micros(fastrand::u64(0..2_000));
+    let held = match fastrand::u32(0..1_000) {
+        0..400 => checkout.acquire().await,
+        400..600 => checkout.try_acquire().await,
+        600..700 => checkout.acquire_by(micros).await,
+        700..800 => return drop(timeout(micros, checkout.acquire()).await),
+        800..900 => return leave_after(fastrand::u32(0..4), checkout.acquire()).await,
+        _ => return run_at_random(checkout, micros).await,
+    };
+    let Ok(held) = held else { return };
+    granted.fetch_add(1, Ordering::Relaxed);
+    match fastrand::u32(0..1_000) {
+        0..500 => drop(held),
+        500..700 => tokio::task::yield_now().await,
+        700..900 => panic_with(held),
+        900..980 => drop(held.simple_query("SELECT 1").await),
+        980..990 => leave_after(2, held.simple_query("SELECT pg_sleep(60)")).await,
+        990..995 => drop(std::thread::spawn(move || drop(held)).join()),
+        995..998 => drop(held.batch_execute("BEGIN").await),
+        // It ends its own session.
+        _ => drop(
+            held.simple_query("SELECT pg_terminate_backend(pg_backend_pid())")
+                .await,
+        ),
+    }
+}
+
+async fn run_at_random(checkout: &Checkout, limit: Duration) {
+    let slow = fastrand::u32(0..50) == 0;
+    let work = async |held: &mut Held| match slow {
+        true => held.batch_execute("SELECT pg_sleep(60)").await,
+        false => Ok(()),
+    };
+    drop(checkout.run(limit, work).await);
+}
+
+fn panic_with(held: Held) {
+    let panicked = catch_unwind(AssertUnwindSafe(move || {
+        let _held = held;
+        resume_unwind(Box::new("on purpose"))
+    }));
+    assert!(panicked.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_thousand_random_calls_leak_nothing_and_never_exceed_the_budget() {
+    on_each_version(async |tenant| {
+        let pool = tenant
+            .pool(
+                small(SIZE)
+                    .min_idle(2)
+                    .max_waiters(16)
+                    .acquire_timeout(LONG),
+            )
+            .await;
+        let sampler = Sampler::start(tenant).await;
+        let granted = Arc::new(AtomicU64::new(0));
+        let call = {
+            let (checkout, granted) = (pool.transactional().clone(), Arc::clone(&granted));
+            move |_| {
+                let (checkout, granted) = (checkout.clone(), Arc::clone(&granted));
+                async move { call_at_random(&checkout, &granted).await }
+            }
+        };
+        storm(48, 100_000, call).await;
+        until_at_rest(pool.transactional()).await;
+        let granted = granted.load(Ordering::SeqCst);
+        println!(
+            "granted {granted} of 100,000 calls; {}",
+            pool.transactional().status()
+        );
+        assert!(granted > 10_000, "too few were granted to prove anything");
+        sampler.assert_never_above(BUDGET);
+        tenant.until_idle().await;
+        assert!(pool.close(LONG).await.is_drained());
+        assert_eq!(tenant.backends().await, 0);
+    })
+    .await;
+}
+
+/// What the storm of leavings has found.
+#[derive(Default)]
+struct Found {
+    dirty: AtomicU64,
+    busy: AtomicU64,
+    killed: AtomicU64,
+    failed: Mutex<Vec<String>>,
+    left: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// The seven kinds of work, each left at a random moment.
+async fn work_at_random(held: &mut Held) -> Result<(), tokio_postgres::Error> {
+    const SLOW: &str = "SELECT pg_sleep(0.001 + random() * 30)";
+    match fastrand::u32(0..7) {
+        0 => {
+            let statement = held.prepare_cached("SELECT pg_sleep($1)").await?;
+            held.query(&statement, &[&30.0]).await.map(drop)
+        }
+        1 => held
+            .query("SELECT generate_series(1, 500)", &[])
+            .await
+            .map(drop),
+        2 => held.batch_execute(SLOW).await,
+        3 => {
+            let transaction = held.transaction().await?;
+            transaction
+                .batch_execute("INSERT INTO told VALUES ('lost')")
+                .await?;
+            transaction.query(SLOW, &[]).await.map(drop)
+        }
+        4 => {
+            held.batch_execute("BEGIN; INSERT INTO told VALUES ('lost'); SELECT pg_sleep(30)")
+                .await
+        }
+        5 => {
+            let mut sink = pin!(held.copy_in::<_, Bytes>("COPY told FROM STDIN").await?);
+            loop {
+                sink.send(Bytes::from_static(b"lost\n")).await?;
+            }
+        }
+        _ => {
+            let rows = held
+                .copy_out("COPY (SELECT pg_sleep(0.001) FROM generate_series(1, 30000)) TO STDOUT")
+                .await?;
+            let mut rows = pin!(rows);
+            while next(rows.as_mut()).await.transpose()?.is_some() {}
+            Ok(())
+        }
+    }
+}
+
+async fn next<S: futures_util::Stream>(mut stream: Pin<&mut S>) -> Option<S::Item> {
+    std::future::poll_fn(|cx| stream.as_mut().poll_next(cx)).await
+}
+
+/// Looks at a connection as its next caller would, and then leaves it in the middle of something.
+async fn inspect_and_leave(checkout: &Checkout, found: &Found) {
+    if found.stop.load(Ordering::Relaxed) {
+        return;
+    }
+    let mut held = checkout.acquire_by(LONG * 3).await.unwrap();
+    let began = Instant::now();
+    let probe = held
+        .simple_query("SELECT now() = statement_timestamp(), pg_sleep(0.002)")
+        .await;
+    match probe {
+        Ok(messages) => {
+            let clean = messages.iter().any(|message| match message {
+                tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0) == Some("t"),
+                _ => false,
+            });
+            found.dirty.fetch_add(u64::from(!clean), Ordering::Relaxed);
+        }
+        Err(error) if error.code().is_some_and(|code| code.code() == "57014") => {
+            found.killed.fetch_add(1, Ordering::Relaxed);
+        }
+        Err(error) => found.failed.lock().unwrap().push(error.to_string()),
+    }
+    // Whatever was still running would have been a sleep of many seconds.
+    if began.elapsed() > Duration::from_secs(5) {
+        found.busy.fetch_add(1, Ordering::Relaxed);
+        found.stop.store(true, Ordering::Relaxed);
+    }
+    let moment = Duration::from_micros(fastrand::u64(0..4_000));
+    if timeout(moment, work_at_random(&mut held)).await.is_err() {
+        found.left.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_thousand_random_leavings_hand_on_nothing_busy_or_dirty_and_kill_no_healthy_query() {
+    on_each_version(async |tenant| {
+        tenant
+            .sql(&format!(
+                "CREATE TABLE {0}.told (t text); ALTER TABLE {0}.told OWNER TO {0}",
+                tenant.name
+            ))
+            .await;
+        let partition = small(SIZE)
+            .max_waiters(64)
+            .acquire_timeout(LONG * 3)
+            .statement_timeout(LONG * 10);
+        let pool = tenant.pool(partition).await;
+        let sampler = Sampler::start(tenant).await;
+        let found = Arc::new(Found::default());
+        let call = {
+            let (checkout, found) = (pool.transactional().clone(), Arc::clone(&found));
+            move |_| {
+                let (checkout, found) = (checkout.clone(), Arc::clone(&found));
+                async move { inspect_and_leave(&checkout, &found).await }
+            }
+        };
+        storm(2 * SIZE, 2_000, call).await;
+        until_at_rest(pool.transactional()).await;
+        let read = |count: &AtomicU64| count.load(Ordering::SeqCst);
+        println!(
+            "left {} of 2,000; {}",
+            read(&found.left),
+            pool.transactional().status()
+        );
+        assert_eq!(
+            (read(&found.dirty), read(&found.busy), read(&found.killed)),
+            (0, 0, 0)
+        );
+        assert_eq!(*found.failed.lock().unwrap(), Vec::<String>::new());
+        assert!(read(&found.left) > 1_000, "too few left to prove anything");
+        sampler.assert_never_above(BUDGET);
+        tenant.until_idle().await;
+        let kept = tenant
+            .admin
+            .query_one(&format!("SELECT count(*) FROM {}.told", tenant.name), &[])
+            .await;
+        println!(
+            "rows of COPY that were whole before the caller left: {}",
+            kept.unwrap().get::<_, i64>(0)
+        );
+    })
+    .await;
+}
