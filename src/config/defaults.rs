@@ -15,7 +15,8 @@ use super::{limit::Limit, partition::Kind};
 /// | `lock_timeout` | 1 s | whoever waits for a lock holds a slot, and often other locks | 5 s | a report that queues for a lock makes everyone queue behind it |
 /// | `idle_in_transaction_session_timeout` | 5 s | a silent transaction keeps its locks and holds back vacuum | 30 s | time to work on a result between two statements |
 /// | `transaction_timeout` | 30 s | many short statements may add up, but not without end | 15 min | three long statements |
-/// | `max_hold` | 30 s | as `transaction_timeout`, and it holds when the network is cut | 15 min | as `transaction_timeout` |
+/// | `hold_warning` | 30 s | as `transaction_timeout`, and it holds when the network is cut | 15 min | as `transaction_timeout` |
+/// | `max_hold` | off | taking a connection away from its owner is the owner's decision | off | the same |
 /// | `idle_timeout` | 10 min | a connection outlives the gap between two bursts | 1 min | a backend that reported keeps its memory; reports are rare |
 /// | `max_lifetime` | 30 min | gives back the memory of the backend and follows changes of address | 30 min | the same |
 /// | `min_idle` | a quarter of `max_connections`, rounded up | a first burst does not pay for connecting | 0 | a report can wait for its connection |
@@ -48,6 +49,8 @@ pub struct Defaults {
     pub idle_in_transaction_session_timeout: Limit,
     /// See [`PartitionConfig::transaction_timeout`](super::PartitionConfig::transaction_timeout).
     pub transaction_timeout: Limit,
+    /// See [`PartitionConfig::hold_warning`](super::PartitionConfig::hold_warning).
+    pub hold_warning: Limit,
     /// See [`PartitionConfig::max_hold`](super::PartitionConfig::max_hold).
     pub max_hold: Limit,
     /// See [`PartitionConfig::idle_timeout`](super::PartitionConfig::idle_timeout).
@@ -67,7 +70,8 @@ const TRANSACTIONAL: Defaults = Defaults {
     lock_timeout: seconds(1),
     idle_in_transaction_session_timeout: seconds(5),
     transaction_timeout: seconds(30),
-    max_hold: seconds(30),
+    hold_warning: seconds(30),
+    max_hold: Limit::Off,
     idle_timeout: minutes(10),
     max_lifetime: minutes(30),
     validate_after_idle: seconds(30),
@@ -82,7 +86,8 @@ const ANALYTICAL: Defaults = Defaults {
     lock_timeout: seconds(5),
     idle_in_transaction_session_timeout: seconds(30),
     transaction_timeout: minutes(15),
-    max_hold: minutes(15),
+    hold_warning: minutes(15),
+    max_hold: Limit::Off,
     idle_timeout: minutes(1),
     max_lifetime: minutes(30),
     validate_after_idle: seconds(30),

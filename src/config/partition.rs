@@ -85,6 +85,7 @@ pub struct PartitionConfig {
     pub(super) lock_timeout: Option<Limit>,
     pub(super) idle_in_transaction_session_timeout: Option<Limit>,
     pub(super) transaction_timeout: Option<Limit>,
+    pub(super) hold_warning: Option<Limit>,
     pub(super) max_hold: Option<Limit>,
     pub(super) idle_timeout: Option<Limit>,
     pub(super) max_lifetime: Option<Limit>,
@@ -183,8 +184,18 @@ impl PartitionConfig {
         self
     }
 
-    /// The longest that a caller may keep a connection, kept on the client's side: it also holds when the network
-    /// is cut. Default by kind: 30 s or 15 min.
+    /// A hold that is older than this is told to the log, once, with the place in the code that acquired it.
+    /// Default by kind: 30 s or 15 min.
+    #[must_use]
+    pub fn hold_warning(mut self, limit: impl Into<Limit>) -> Self {
+        self.hold_warning = Some(limit.into());
+        self
+    }
+
+    /// The longest that a caller may keep a connection. Then its query is cancelled and the connection taken
+    /// away: the slot is free for others, and what the late owner does with the connection fails with the
+    /// driver's "connection closed". It is kept on the client's side, so it also holds when the network is cut.
+    /// Looked at once a second. Default: off.
     #[must_use]
     pub fn max_hold(mut self, limit: impl Into<Limit>) -> Self {
         self.max_hold = Some(limit.into());
@@ -237,6 +248,7 @@ impl Overlay for PartitionConfig {
             lock_timeout,
             idle_in_transaction_session_timeout,
             transaction_timeout,
+            hold_warning,
             max_hold,
             idle_timeout,
             max_lifetime,
@@ -258,6 +270,7 @@ impl Overlay for PartitionConfig {
             idle_in_transaction_session_timeout,
         );
         replace(&mut self.transaction_timeout, transaction_timeout);
+        replace(&mut self.hold_warning, hold_warning);
         replace(&mut self.max_hold, max_hold);
         replace(&mut self.idle_timeout, idle_timeout);
         replace(&mut self.max_lifetime, max_lifetime);

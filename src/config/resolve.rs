@@ -258,6 +258,7 @@ impl Check<'_> {
                 own.transaction_timeout,
                 other.transaction_timeout,
             ),
+            hold_warning: of.client("hold_warning", own.hold_warning, other.hold_warning),
             max_hold: of.client("max_hold", own.max_hold, other.max_hold),
             idle_timeout: of.client("idle_timeout", own.idle_timeout, other.idle_timeout),
             max_lifetime: of.client("max_lifetime", own.max_lifetime, other.max_lifetime),

@@ -50,7 +50,9 @@ pub struct PartitionSettings {
     pub idle_in_transaction_session_timeout: Option<Duration>,
     /// In whole milliseconds, from 1 to `i32::MAX`; for Postgres 17 or later.
     pub transaction_timeout: Option<Duration>,
-    /// The longest that a caller may keep a connection.
+    /// A hold older than this is told to the log.
+    pub hold_warning: Option<Duration>,
+    /// The longest that a caller may keep a connection; then it is taken away.
     pub max_hold: Option<Duration>,
     /// An idle connection beyond `min_idle` is closed after this time.
     pub idle_timeout: Option<Duration>,

@@ -33,7 +33,8 @@ const GOOD: &[(&str, &str, Setter)] = &[
     ("transaction_timeout", "2147483647ms", |p| {
         p.transaction_timeout(Duration::from_millis(2_147_483_647))
     }),
-    ("max_hold", "off", |p| p.max_hold(Limit::Off)),
+    ("hold_warning", "off", |p| p.hold_warning(Limit::Off)),
+    ("max_hold", "1m", |p| p.max_hold(Duration::from_secs(60))),
     ("idle_timeout", "1h", |p| {
         p.idle_timeout(Duration::from_secs(3600))
     }),
@@ -92,6 +93,7 @@ const BAD_PARTITION: &[(&str, &[&str])] = &[
     ("lock_timeout", BAD_SERVER_LIMIT),
     ("idle_in_transaction_session_timeout", BAD_SERVER_LIMIT),
     ("transaction_timeout", BAD_SERVER_LIMIT),
+    ("hold_warning", BAD_CLIENT_LIMIT),
     ("max_hold", BAD_CLIENT_LIMIT),
     ("idle_timeout", BAD_CLIENT_LIMIT),
     ("max_lifetime", BAD_CLIENT_LIMIT),
@@ -992,7 +994,7 @@ fn any_partition() -> impl Strategy<Value = PartitionConfig> {
         prop::option::of(count()),
     );
     let waits = (prop::option::of(time()), prop::option::of(time()));
-    let limits = prop::collection::vec(prop::option::of(limit()), 8);
+    let limits = prop::collection::vec(prop::option::of(limit()), 9);
     (counts, waits, limits).prop_map(|(counts, waits, limits)| PartitionConfig {
         reserved: counts.1,
         max_waiters: counts.2,
@@ -1003,6 +1005,7 @@ fn any_partition() -> impl Strategy<Value = PartitionConfig> {
         lock_timeout: limits[1],
         idle_in_transaction_session_timeout: limits[2],
         transaction_timeout: limits[3],
+        hold_warning: limits[8],
         max_hold: limits[4],
         idle_timeout: limits[5],
         max_lifetime: limits[6],
@@ -1091,7 +1094,7 @@ proptest! {
             prop_assert!(milliseconds > 0);
             prop_assert_eq!(limit, Duration::from_millis(milliseconds.unsigned_abs().into()));
         }
-        for limit in [it.max_hold, it.idle_timeout, it.max_lifetime, it.validate_after_idle].into_iter().flatten() {
+        for limit in [it.hold_warning, it.max_hold, it.idle_timeout, it.max_lifetime, it.validate_after_idle].into_iter().flatten() {
             prop_assert!(!limit.is_zero());
         }
     }
