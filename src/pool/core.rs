@@ -174,6 +174,7 @@ impl<D: Driver> Core<D> {
             name: self.settings.name.clone(),
             max_connections: self.settings.max_connections.get(),
             max_waiters: self.settings.max_waiters,
+            min_idle: self.settings.min_idle,
             in_use: figures.used.saturating_sub(counts.slots_returning),
             waiting: figures.waiting,
             opening: counts.of(Stage::Opening),
