@@ -5,5 +5,7 @@ mod memory;
 #[path = "../support/postgres/mod.rs"]
 mod postgres;
 
+#[cfg(feature = "metrics")]
+mod metrics;
 mod observe;
 mod postgres_source;
