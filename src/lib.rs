@@ -56,6 +56,8 @@ pub mod driver;
 pub mod driver_tokio_postgres;
 pub mod error;
 pub mod fleet;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 pub mod observe;
 mod pool;
 mod session;

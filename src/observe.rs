@@ -1,6 +1,6 @@
 //! Watching a pool from outside: what happened, told after it happened.
 //!
-//! Metrics are one observer. An observer decides nothing and must not block: it is called on the
+//! Metrics (feature `metrics`) are one observer. An observer decides nothing and must not block: it is called on the
 //! caller's own way.
 
 use std::fmt;
@@ -17,6 +17,8 @@ pub enum Event<'a> {
     Acquired {
         /// From the call to the grant of a slot.
         wait: Duration,
+        /// From the call to the connection in hand.
+        took: Duration,
     },
     /// A call got none.
     NotAcquired {
@@ -44,8 +46,9 @@ pub enum Event<'a> {
         /// What was reported.
         failure: &'a Failure,
     },
-    /// The regular look at the partition: once a second, and on
-    /// [`PartitionedPool::sample`](crate::PartitionedPool::sample).
+    /// The regular look at the partition: once a second, on
+    /// [`PartitionedPool::sample`](crate::PartitionedPool::sample), and at the end of
+    /// [`PartitionedPool::close`](crate::PartitionedPool::close).
     Sampled(&'a PartitionStatus),
 }
 

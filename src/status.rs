@@ -17,6 +17,8 @@ pub struct PartitionStatus {
     pub max_connections: u32,
     /// The bound of its queue.
     pub max_waiters: u32,
+    /// The idle connections that are kept ready.
+    pub min_idle: u32,
     /// Slots held by callers, also while their connection is being opened.
     pub in_use: u32,
     /// Callers in the queue.

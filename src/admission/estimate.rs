@@ -13,7 +13,8 @@ const WINDOW: u64 = 16;
 #[derive(Clone, Debug, Default)]
 pub(super) struct HoldEstimate {
     ended: u64,
-    average: Duration,
+    /// In nanoseconds.
+    average: u64,
     last_turn: Duration,
 }
 
@@ -29,15 +30,23 @@ impl HoldEstimate {
     pub(super) fn record(&mut self, length: Duration, now: Duration) {
         self.ended += 1;
         self.last_turn = now;
-        let weight = self.ended.min(WINDOW);
-        let old = nanos(self.average);
-        let new = nanos(length);
-        let next = if new >= old {
-            old + (new - old) / weight
+        let (old, new) = (self.average, nanos(length));
+        let share = self.share(old.abs_diff(new));
+        self.average = if new >= old { old + share } else { old - share };
+    }
+
+    /// What one hold moves the average. By a constant once the window is full: a division by a
+    /// variable costs as much as the rest of a release.
+    fn share(&self, difference: u64) -> u64 {
+        if self.ended >= WINDOW {
+            difference / WINDOW
         } else {
-            old - (old - new) / weight
-        };
-        self.average = Duration::from_nanos(next);
+            difference / self.ended
+        }
+    }
+
+    fn average(&self) -> Duration {
+        Duration::from_nanos(self.average)
     }
 
     /// The expected length of a hold, or `None` without evidence.
@@ -50,8 +59,8 @@ impl HoldEstimate {
     /// when a burst has just taken those slots: so beginnings count, too. (While everything is stuck
     /// none begins, either.)
     pub(super) fn expected(&self, mean_age: Option<Duration>, now: Duration) -> Option<Duration> {
-        let average = (self.ended >= EVIDENCE).then_some(self.average);
-        let stalled = now.saturating_sub(self.last_turn) > self.average;
+        let average = (self.ended >= EVIDENCE).then(|| self.average());
+        let stalled = now.saturating_sub(self.last_turn) > self.average();
         let age = mean_age.filter(|age| stalled && !age.is_zero());
         average.max(age)
     }

@@ -83,7 +83,7 @@ impl<D: Driver> Core<D> {
         let us = CallSite::here();
         let request = self.bulkhead.request_for(us, CLASS, Patience::wait(limit));
         let (connection, _) = self.complete(request, limit).await?;
-        Ok(connection.unobserved())
+        Ok(connection)
     }
 
     #[inline]
@@ -299,14 +299,18 @@ impl<'a> Call<'a> {
     #[inline]
     fn end<D: Driver>(
         mut self,
-        outcome: Result<(Connection<D>, Duration), AcquireError>,
+        mut outcome: Result<(Connection<D>, Duration), AcquireError>,
     ) -> Result<Connection<D>, AcquireError> {
         if let Some(watch) = self.watch.take() {
-            match &outcome {
-                Ok((_, wait)) => watch.tell_about(&Event::Acquired { wait: *wait }),
+            let took = self.started.map_or(Duration::ZERO, |at| at.elapsed());
+            match &mut outcome {
+                Ok((connection, wait)) => {
+                    connection.hand_out();
+                    watch.tell_about(&Event::Acquired { wait: *wait, took });
+                }
                 Err(error) => watch.tell_about(&Event::NotAcquired {
                     error,
-                    waited: self.started.map_or(Duration::ZERO, |at| at.elapsed()),
+                    waited: took,
                 }),
             }
         }

@@ -23,6 +23,7 @@ pub struct Connection<D: Driver> {
     core: Arc<Core<D>>,
     /// `None` only in `drop` and while a bad connection is being replaced.
     held: Option<(Slot<D>, LinkOf<D>)>,
+    /// Whether the observer has heard that it was acquired.
     observed: bool,
 }
 
@@ -30,15 +31,16 @@ impl<D: Driver> Connection<D> {
     #[inline]
     pub(super) fn new(core: Arc<Core<D>>, permit: Slot<D>, link: LinkOf<D>) -> Self {
         Self {
-            observed: core.watch.is_on(),
             core,
             held: Some((permit, link)),
+            observed: false,
         }
     }
 
-    pub(super) fn unobserved(mut self) -> Self {
-        self.observed = false;
-        self
+    /// From now on it is in the hands of a caller: the observer will hear of its return.
+    #[inline]
+    pub(super) fn hand_out(&mut self) {
+        self.observed = true;
     }
 
     /// The name of its partition.

@@ -24,7 +24,7 @@ use super::store::{After, Link, Place, Stage, Store};
 use super::upkeep::keep_up;
 
 pub(super) type ConnectionOf<D> = <D as Manager>::Type;
-pub(super) type LinkOf<D> = Link<ConnectionOf<D>>;
+pub(super) type LinkOf<D> = Box<Link<ConnectionOf<D>>>;
 pub(super) type Slot<D> = Permit<Store<ConnectionOf<D>>>;
 
 /// In this version each partition is a budget of its own, with one class.
@@ -87,12 +87,12 @@ impl<D: Driver> Core<D> {
             let jitter = lifetime / 100 * LIFETIME_JITTER_PERCENT;
             now + lifetime - jitter.mul_f64(fastrand::f64())
         });
-        Link {
+        Box::new(Link {
             client,
             place,
             expires,
             idle_since: now,
-        }
+        })
     }
 
     /// Passes a connection on to a seeker or the idle stack; that of a closed store is closed.
@@ -182,6 +182,7 @@ impl<D: Driver> Core<D> {
             name: self.settings.name.clone(),
             max_connections: self.settings.max_connections.get(),
             max_waiters: self.settings.max_waiters,
+            min_idle: self.settings.min_idle,
             in_use: figures.used.saturating_sub(counts.slots_returning),
             waiting: figures.waiting,
             opening: counts.of(Stage::Opening),

@@ -41,7 +41,7 @@ impl<D: Driver> Leaving<D> {
             mut place,
             expires,
             idle_since: _,
-        } = link;
+        } = *link;
         core.bulkhead.with_stock(|s| {
             s.shift(&mut place, stage);
             s.counts.slots_returning += u32::from(permit.is_some());
@@ -74,12 +74,12 @@ impl<D: Driver> Leaving<D> {
         let (Some(permit), Some(client), Some(place)) = (permit, client, place) else {
             unreachable!("bug: a connection came back in parts");
         };
-        let link = Link {
+        let link = Box::new(Link {
             client,
             place,
             expires: self.expires,
             idle_since: Duration::ZERO,
-        };
+        });
         if let Some(link) = permit.give_back(link) {
             self.core
                 .bulkhead

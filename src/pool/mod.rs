@@ -135,8 +135,8 @@ impl<D: Driver> PartitionedPool<D> {
         }
     }
 
-    /// Tells the observer what every partition looks like now, as happens once a second anyway: for
-    /// whoever wants gauges that are true at this moment.
+    /// Tells the observer what every partition looks like now, as happens once a second anyway, and at
+    /// the end of [`close`](Self::close): for whoever wants gauges that are true at this moment.
     pub fn sample(&self) {
         for partition in self.partitions() {
             partition.core.sample();
@@ -159,6 +159,7 @@ impl<D: Driver> PartitionedPool<D> {
         let mut still_held = Vec::new();
         for partition in self.partitions() {
             still_held.extend(partition.core.drain(deadline).await);
+            partition.core.sample();
         }
         CloseReport { still_held }
     }

@@ -43,6 +43,9 @@ pub(super) struct Place {
 }
 
 /// A connection, its place, and its dates on the clock of the bulkhead.
+///
+/// It is boxed for all of its life: it changes hands on every acquire and every return, and moving
+/// it by value costs more than the rest of both.
 #[derive(Debug)]
 pub(crate) struct Link<C> {
     pub(super) client: C,
@@ -77,7 +80,7 @@ pub(super) enum Trouble {
 }
 
 /// What a seeker is told.
-pub(super) type Found<C> = Result<Link<C>, Trouble>;
+pub(super) type Found<C> = Result<Box<Link<C>>, Trouble>;
 
 /// A caller that has a slot and wants a connection.
 pub(super) enum Seeker<C> {
@@ -99,7 +102,7 @@ pub(super) enum After {
 
 /// The answer to [`Store::seek`].
 pub(super) enum Seek<C> {
-    Idle(Link<C>),
+    Idle(Box<Link<C>>),
     Seeking(usize),
     Closed,
 }
@@ -113,7 +116,7 @@ pub(crate) struct Store<C> {
     patient: bool,
     /// What the last failed opening reported, while the pace is not free.
     trouble: Option<Failure>,
-    idle: Vec<Link<C>>,
+    idle: Vec<Box<Link<C>>>,
     seekers: Slab<Seeker<C>>,
     /// Keys of those in `seekers` that have no answer, oldest first.
     seeking: VecDeque<usize>,
@@ -166,7 +169,7 @@ impl<C> Store<C> {
     }
 
     #[inline]
-    pub(super) fn take_idle(&mut self) -> Option<Link<C>> {
+    pub(super) fn take_idle(&mut self) -> Option<Box<Link<C>>> {
         let mut link = self.idle.pop()?;
         self.shift(&mut link.place, Stage::Used);
         Some(link)
@@ -219,9 +222,9 @@ impl<C> Store<C> {
     /// The connection, if the store is closed.
     pub(super) fn offer(
         &mut self,
-        mut link: Link<C>,
+        mut link: Box<Link<C>>,
         now: Duration,
-    ) -> Result<Option<Waker>, Link<C>> {
+    ) -> Result<Option<Waker>, Box<Link<C>>> {
         if !self.open {
             return Err(link);
         }
@@ -293,13 +296,13 @@ impl<C> Store<C> {
         idle_timeout: Option<Duration>,
         min_idle: u32,
         is_lost: impl Fn(&C) -> bool,
-    ) -> Option<Link<C>> {
+    ) -> Option<Box<Link<C>>> {
         let spare = self.idle_len() > min_idle;
         let stale = |link: &Link<C>| {
             let unneeded = idle_timeout.is_some_and(|limit| now >= link.idle_since + limit);
             (spare && unneeded) || link.has_expired(now) || is_lost(&link.client)
         };
-        let at = self.idle.iter().position(stale)?;
+        let at = self.idle.iter().position(|link| stale(link))?;
         Some(self.take_to_close(at))
     }
 
@@ -316,12 +319,12 @@ impl<C> Store<C> {
     }
 
     /// Takes out an idle connection of a closed store.
-    pub(super) fn take_last(&mut self) -> Option<Link<C>> {
+    pub(super) fn take_last(&mut self) -> Option<Box<Link<C>>> {
         let at = self.idle.len().checked_sub(1)?;
         Some(self.take_to_close(at))
     }
 
-    fn take_to_close(&mut self, at: usize) -> Link<C> {
+    fn take_to_close(&mut self, at: usize) -> Box<Link<C>> {
         let mut link = self.idle.remove(at);
         self.shift(&mut link.place, Stage::Closing);
         link
@@ -336,15 +339,20 @@ impl<C> Link<C> {
 }
 
 impl<C> Stock for Store<C> {
-    type Item = Link<C>;
+    type Item = Box<Link<C>>;
 
     #[inline]
-    fn take(&mut self, _: ClassId) -> Option<Link<C>> {
+    fn take(&mut self, _: ClassId) -> Option<Box<Link<C>>> {
         self.take_idle()
     }
 
     #[inline]
-    fn put(&mut self, _: ClassId, link: Link<C>, now: Duration) -> Result<Option<Waker>, Link<C>> {
+    fn put(
+        &mut self,
+        _: ClassId,
+        link: Box<Link<C>>,
+        now: Duration,
+    ) -> Result<Option<Waker>, Box<Link<C>>> {
         self.offer(link, now)
     }
 }

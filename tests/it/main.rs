@@ -1,5 +1,7 @@
 //! The integration tests: one binary, a module a subject.
 
+#[path = "../support/memory/mod.rs"]
+mod memory;
 #[path = "../support/postgres/mod.rs"]
 mod postgres;
 
@@ -11,6 +13,9 @@ mod healing;
 mod house;
 mod leaving;
 mod ledger;
+#[cfg(feature = "metrics")]
+mod metrics;
+mod observe;
 mod ordinary_path;
 mod postgres_source;
 mod soak;
