@@ -397,6 +397,17 @@ pub enum RunError<E> {
         /// The deadline, from the call on.
         limit: Duration,
     },
+    /// The connection was taken away while the work ran, and the work failed: it may have taken
+    /// effect.
+    #[error("{partition}: the connection was taken away after {} (max_hold, or the pool was closed); the work may have taken effect", Seconds(*held))]
+    TakenAway {
+        /// The partition.
+        partition: String,
+        /// How long the connection had been held.
+        held: Duration,
+        /// What the work returned.
+        error: E,
+    },
     /// The work itself returned an error.
     #[error("{0}")]
     Work(E),

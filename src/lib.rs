@@ -72,8 +72,10 @@ pub use boot::{BootError, Builder, NotInForce};
 pub use driver::Driver;
 #[cfg(feature = "tokio-postgres")]
 pub use driver_tokio_postgres::TokioPostgres;
-pub use pool::{CloseReport, Connection, Deadline, Partition, PartitionedPool, StillHeld};
-pub use status::{CallSite, Holder, PartitionStatus, PoolStatus};
+pub use pool::{
+    CloseReport, Connection, Deadline, Partition, PartitionedPool, StillHeld, TakenAway,
+};
+pub use status::{CallSite, Held, Holder, PartitionStatus, PoolStatus};
 
 /// The README's code is compiled.
 #[cfg(all(doctest, feature = "tokio-postgres"))]

@@ -46,9 +46,10 @@ pub(crate) fn limits(settings: &PartitionSettings, version: u32) -> Vec<ServerLi
     all.into_iter().filter(|l| l.since <= version).collect()
 }
 
-/// One statement that puts the limits of a partition in force for a session.
+/// One statement that puts the limits of a partition in force for a session. The first column of its
+/// one row is the process id of the backend.
 pub(crate) fn dress(settings: &PartitionSettings, version: u32) -> String {
-    let mut sql = String::from("SELECT ");
+    let mut sql = String::from("SELECT pg_backend_pid(), ");
     for ServerLimit { name, millis, .. } in limits(settings, version) {
         let _ = write!(sql, "set_config('{name}', '{millis}', false), ");
     }

@@ -140,6 +140,26 @@ impl Holder {
     }
 }
 
+/// A slot that is held, and the backend of its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Held {
+    /// By whom, and for how long.
+    pub holder: Holder,
+    /// The process id of the backend; `None` while the connection is being opened.
+    pub backend_pid: Option<i32>,
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.holder)?;
+        match self.backend_pid {
+            Some(pid) => write!(f, ", backend {pid}"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} by {}", Seconds(self.age), self.at)

@@ -13,6 +13,9 @@ use super::estimate::nanos;
 struct Node {
     since: Duration,
     by: CallSite,
+    seq: u64,
+    /// The slot was taken away from its owner, who still has the token.
+    revoked: bool,
     before: Option<usize>,
     after: Option<usize>,
 }
@@ -21,8 +24,11 @@ struct Node {
 #[derive(Debug, Default)]
 pub(super) struct Holds {
     nodes: Slab<Node>,
+    /// Those in `nodes` that are not revoked.
+    held: usize,
     oldest: Option<usize>,
     newest: Option<usize>,
+    next_seq: u64,
     /// Sum of all `since`, in nanoseconds.
     since_sum: u128,
 }
@@ -36,15 +42,19 @@ impl Holds {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.nodes.len()
+        self.held
     }
 
     #[inline]
-    pub(super) fn begin(&mut self, now: Duration, by: CallSite) -> usize {
+    pub(super) fn begin(&mut self, now: Duration, by: CallSite) -> (usize, u64) {
         let before = self.newest;
+        let seq = self.next_seq;
+        self.next_seq += 1;
         let key = self.nodes.insert(Node {
             since: now,
             by,
+            seq,
+            revoked: false,
             before,
             after: None,
         });
@@ -54,21 +64,54 @@ impl Holds {
         }
         self.newest = Some(key);
         self.since_sum += u128::from(nanos(now));
-        key
+        self.held += 1;
+        (key, seq)
+    }
+
+    /// Ends a hold; `false` if it was revoked, and counts no more.
+    #[inline]
+    pub(super) fn end(&mut self, key: usize) -> bool {
+        let node = self.nodes.remove(key);
+        if !node.revoked {
+            self.unlink(node.before, node.after, node.since);
+        }
+        !node.revoked
+    }
+
+    /// Takes a slot away from its owner; when it was granted, if it was held until now.
+    pub(super) fn revoke(&mut self, key: usize, seq: u64) -> Option<Duration> {
+        let node = self.nodes.get_mut(key)?;
+        if node.seq != seq || node.revoked {
+            return None;
+        }
+        node.revoked = true;
+        let (before, after, since) = (node.before, node.after, node.since);
+        self.unlink(before, after, since);
+        Some(since)
     }
 
     #[inline]
-    pub(super) fn end(&mut self, key: usize) {
-        let node = self.nodes.remove(key);
-        match node.before {
-            Some(before) => self.nodes[before].after = node.after,
-            None => self.oldest = node.after,
+    fn unlink(&mut self, before: Option<usize>, after: Option<usize>, since: Duration) {
+        match before {
+            Some(before) => self.nodes[before].after = after,
+            None => self.oldest = after,
         }
-        match node.after {
-            Some(after) => self.nodes[after].before = node.before,
-            None => self.newest = node.before,
+        match after {
+            Some(after) => self.nodes[after].before = before,
+            None => self.newest = before,
         }
-        self.since_sum -= u128::from(nanos(node.since));
+        self.since_sum -= u128::from(nanos(since));
+        self.held -= 1;
+    }
+
+    /// What is held, oldest first: key, sequence number and holder.
+    pub(super) fn iter(&self, now: Duration) -> impl Iterator<Item = (usize, u64, Holder)> {
+        let after = |key: &usize| self.nodes[*key].after;
+        std::iter::successors(self.oldest, after).map(move |key| {
+            let node = &self.nodes[key];
+            let age = now.saturating_sub(node.since);
+            (key, node.seq, Holder::new(node.by, age))
+        })
     }
 
     pub(super) fn oldest(&self, now: Duration) -> Option<Holder> {
@@ -77,7 +120,7 @@ impl Holds {
     }
 
     pub(super) fn mean_age(&self, now: Duration) -> Option<Duration> {
-        let count = u128::try_from(self.nodes.len()).ok().filter(|n| *n > 0)?;
+        let count = u128::try_from(self.held).ok().filter(|n| *n > 0)?;
         let sum = u128::from(nanos(now)) * count;
         let mean = sum.saturating_sub(self.since_sum) / count;
         Some(Duration::from_nanos(

@@ -32,22 +32,43 @@ use super::rules::{ClassId, ClassRules, HandOver, InvalidRules, Rules};
 #[must_use = "a hold that is not released is a slot lost for ever"]
 #[derive(Debug, PartialEq, Eq)]
 pub struct Hold {
+    id: HoldId,
+    since: Duration,
+}
+
+/// Names one hold, among all that there ever were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HoldId {
     class: ClassId,
     key: usize,
-    since: Duration,
+    seq: u64,
 }
 
 impl Hold {
     /// The class that holds the slot.
     #[must_use]
     pub const fn class(&self) -> ClassId {
-        self.class
+        self.id.class
+    }
+
+    /// Its name.
+    #[must_use]
+    pub const fn id(&self) -> HoldId {
+        self.id
     }
 
     /// When the slot was granted.
     #[must_use]
     pub const fn since(&self) -> Duration {
         self.since
+    }
+}
+
+impl HoldId {
+    /// Whether this slot was granted after that one, of the same class.
+    #[must_use]
+    pub const fn is_later(&self, than: Self) -> bool {
+        self.seq > than.seq
     }
 }
 
@@ -338,9 +359,10 @@ impl<W> Ledger<W> {
     /// May panic if `hold` is of another ledger.
     #[inline]
     pub fn release(&mut self, hold: Hold, now: Duration) -> Option<Grant<W>> {
-        let length = now.saturating_sub(hold.since);
-        self.classes[hold.class.0].estimate.record(length, now);
-        self.pass_on(hold, now)
+        if self.take_back(&hold) {
+            self.record(hold.class(), hold.since, now);
+        }
+        self.hand_over(now)
     }
 
     /// Gives a slot back that nobody has used: its waiter had left when it was granted. As
@@ -351,6 +373,35 @@ impl<W> Ledger<W> {
     #[inline]
     pub fn pass_on(&mut self, hold: Hold, now: Duration) -> Option<Grant<W>> {
         self.take_back(&hold);
+        self.hand_over(now)
+    }
+
+    /// Takes a slot away from whoever holds it; to release it later changes nothing. If that lets a
+    /// waiter in, it is granted the slot in the same step. `None` also if the hold has ended.
+    pub fn revoke(&mut self, id: HoldId, now: Duration) -> Option<Grant<W>> {
+        let since = self.classes[id.class.0].holds.revoke(id.key, id.seq)?;
+        self.one_less(id.class);
+        self.record(id.class, since, now);
+        self.hand_over(now)
+    }
+
+    /// Who holds a slot of `class`, oldest first.
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    pub fn holders(&self, class: ClassId, now: Duration) -> impl Iterator<Item = (HoldId, Holder)> {
+        let holds = self.classes[class.0].holds.iter(now);
+        holds.map(move |(key, seq, holder)| (HoldId { class, key, seq }, holder))
+    }
+
+    #[inline]
+    fn record(&mut self, class: ClassId, since: Duration, now: Duration) {
+        let length = now.saturating_sub(since);
+        self.classes[class.0].estimate.record(length, now);
+    }
+
+    #[inline]
+    fn hand_over(&mut self, now: Duration) -> Option<Grant<W>> {
         let class = self.next_class()?;
         let (waiter, by) = self.classes[class.0].queue.pop()?;
         let hold = self.grant(class, by, now);
@@ -441,19 +492,26 @@ impl<W> Ledger<W> {
         c.used += 1;
         self.used += 1;
         self.lack -= before - c.lack();
-        let key = c.holds.begin(now, by);
+        let (key, seq) = c.holds.begin(now, by);
         c.estimate.begin(now);
         Hold {
-            class,
-            key,
+            id: HoldId { class, key, seq },
             since: now,
         }
     }
 
     #[inline]
-    fn take_back(&mut self, hold: &Hold) {
-        let c = &mut self.classes[hold.class.0];
-        c.holds.end(hold.key);
+    fn take_back(&mut self, hold: &Hold) -> bool {
+        let counted = self.classes[hold.id.class.0].holds.end(hold.id.key);
+        if counted {
+            self.one_less(hold.id.class);
+        }
+        counted
+    }
+
+    #[inline]
+    fn one_less(&mut self, class: ClassId) {
+        let c = &mut self.classes[class.0];
         let before = c.lack();
         c.used -= 1;
         debug_assert_eq!(c.holds.len(), c.used as usize);

@@ -11,5 +11,7 @@ mod ledger;
 mod queue;
 mod rules;
 
-pub use ledger::{Admission, Cause, Figures, Grant, Hold, Ledger, Patience, Refusal, Ticket};
+pub use ledger::{
+    Admission, Cause, Figures, Grant, Hold, HoldId, Ledger, Patience, Refusal, Ticket,
+};
 pub use rules::{ClassId, ClassRules, HandOver, InvalidRules, Rules};

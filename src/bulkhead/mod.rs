@@ -21,9 +21,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::admission::{
-    ClassId, Figures, Hold, InvalidRules, Ledger, Patience, Refusal, Rules, Ticket,
+    ClassId, Figures, Hold, HoldId, InvalidRules, Ledger, Patience, Refusal, Rules, Ticket,
 };
-use crate::status::CallSite;
+use crate::status::{CallSite, Holder};
 use crate::sync::{Arc, Clock, Mutex, MutexGuard, PoisonError};
 
 use state::{Answer, Cell, EndOfHold, State};
@@ -36,8 +36,8 @@ pub trait Stock {
     /// One of them.
     type Item;
 
-    /// The item that goes out with a slot of `class`, if there is one.
-    fn take(&mut self, class: ClassId) -> Option<Self::Item>;
+    /// The item that goes out with the slot `hold`, if there is one.
+    fn take(&mut self, hold: &Hold) -> Option<Self::Item>;
 
     /// Takes back, at `now`, an item that came with a slot of `class`. Returns whom to wake, if it
     /// went to somebody.
@@ -59,7 +59,7 @@ pub struct NoStock;
 impl Stock for NoStock {
     type Item = std::convert::Infallible;
 
-    fn take(&mut self, _: ClassId) -> Option<Self::Item> {
+    fn take(&mut self, _: &Hold) -> Option<Self::Item> {
         None
     }
 
@@ -221,6 +221,24 @@ impl<S: Stock> Bulkhead<S> {
         self.shared.lock().ledger.figures(class, now)
     }
 
+    /// Who holds a slot of `class`, oldest first.
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    #[must_use]
+    pub fn holders(&self, class: ClassId) -> Vec<(HoldId, Holder)> {
+        let now = self.shared.clock.now();
+        self.shared.lock().ledger.holders(class, now).collect()
+    }
+
+    /// Takes a slot away from whoever holds it; its permit then gives back nothing. If the hold has
+    /// ended, nothing happens.
+    pub fn revoke(&self, id: HoldId) {
+        let now = self.shared.clock.now();
+        let wakes = self.shared.lock().revoke(id, now);
+        wakes.wake();
+    }
+
     /// The time on this bulkhead's clock, since it was made.
     #[must_use]
     pub fn now(&self) -> Duration {
@@ -296,6 +314,12 @@ impl<S: Stock> Permit<S> {
     #[inline]
     pub fn since(&self) -> Duration {
         self.hold.as_ref().map_or(Duration::ZERO, Hold::since)
+    }
+
+    /// The name of the hold.
+    #[must_use]
+    pub fn hold(&self) -> Option<HoldId> {
+        self.hold.as_ref().map(Hold::id)
     }
 
     /// The bulkhead that the slot belongs to.

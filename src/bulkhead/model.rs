@@ -17,7 +17,7 @@ use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 
 use super::*;
-use crate::admission::{ClassRules, HandOver};
+use crate::admission::{ClassRules, HandOver, Hold};
 
 const A: ClassId = ClassId::new(0);
 const B: ClassId = ClassId::new(1);
@@ -106,7 +106,7 @@ struct Shelf(Vec<u32>);
 impl Stock for Shelf {
     type Item = u32;
 
-    fn take(&mut self, _: ClassId) -> Option<u32> {
+    fn take(&mut self, _: &Hold) -> Option<u32> {
         self.0.pop()
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use crate::admission::{
-    Admission, ClassId, Figures, Grant, Hold, Ledger, Patience, Refusal, Ticket,
+    Admission, ClassId, Figures, Grant, Hold, HoldId, Ledger, Patience, Refusal, Ticket,
 };
 
 use crate::status::CallSite;
@@ -96,7 +96,10 @@ impl<S: Stock> State<S> {
             cells.insert(Cell::Waiting(None))
         });
         match admission {
-            Admission::Granted(hold) => Answer::Granted(hold, self.stock.take(class)),
+            Admission::Granted(hold) => {
+                let item = self.stock.take(&hold);
+                Answer::Granted(hold, item)
+            }
             Admission::Queued(ticket) => Answer::Queued(ticket, cell),
             Admission::Refused(refusal) => {
                 Answer::Refused(refusal, self.ledger.figures(class, now))
@@ -115,7 +118,8 @@ impl<S: Stock> State<S> {
             return None;
         }
         let hold = self.ledger.try_admit_for(by, class, now)?;
-        Some((hold, self.stock.take(class)))
+        let item = self.stock.take(&hold);
+        Some((hold, item))
     }
 
     #[inline]
@@ -138,17 +142,29 @@ impl<S: Stock> State<S> {
             EndOfHold::Used => self.ledger.release(hold, now),
             EndOfHold::Crossed => self.ledger.pass_on(hold, now),
         };
+        self.after(grant, &mut wakes);
+        (wakes, refused)
+    }
+
+    pub(super) fn revoke(&mut self, id: HoldId, now: Duration) -> Wakes {
+        let mut wakes = Wakes::default();
+        let grant = self.ledger.revoke(id, now);
+        self.after(grant, &mut wakes);
+        wakes
+    }
+
+    #[inline]
+    fn after(&mut self, grant: Option<Grant<usize>>, wakes: &mut Wakes) {
         if let Some(grant) = grant {
             wakes.second = self.deliver(grant);
         }
         if self.ledger.used() == 0 && !self.draining.is_empty() {
             wakes.more = mem::take(&mut self.draining);
         }
-        (wakes, refused)
     }
 
     fn deliver(&mut self, grant: Grant<usize>) -> Option<Waker> {
-        let item = self.stock.take(grant.hold.class());
+        let item = self.stock.take(&grant.hold);
         let cell = &mut self.cells[grant.waiter];
         match mem::replace(cell, Cell::Granted(grant.hold, item)) {
             Cell::Waiting(waker) => waker,

@@ -5,6 +5,8 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
 
 use deadpool::managed::Manager;
 
@@ -55,6 +57,17 @@ impl fmt::Display for Endpoint {
     }
 }
 
+/// What is kept of a connection while a caller has it: enough to take it away.
+pub trait Leash: Send + Sync {
+    /// The process id of its backend, if the server told it.
+    fn backend_pid(&self) -> Option<i32>;
+
+    /// Cancels what the backend runs, cuts the connection, and completes when the backend's end was
+    /// seen; perhaps never. Whoever has the connection is told that it is closed. Dropping the future
+    /// leaves the connection cut.
+    fn take_away(&self) -> Pin<Box<dyn Future<Output = End> + Send + '_>>;
+}
+
 /// Rows of a query by the simple protocol: text, or `None` for NULL.
 pub type Rows = Vec<Vec<Option<String>>>;
 
@@ -80,6 +93,13 @@ pub trait Driver: Manager<Type: Send, Error: Send> + Sized + 'static {
 
     /// What the guard derefs to, mutably.
     fn client_mut(connection: &mut Self::Type) -> &mut Self::Client;
+
+    /// What the pool keeps of a connection while a caller has it. Without one, `max_hold` and closing
+    /// cannot take it away.
+    fn leash(connection: &Self::Type) -> Option<Arc<dyn Leash>> {
+        let _ = connection;
+        None
+    }
 
     /// What is known of the backend, at no cost.
     fn readiness(connection: &Self::Type) -> Readiness;

@@ -118,7 +118,7 @@ impl<D: Driver> Core<D> {
         loop {
             let found = match link.take() {
                 Some(link) => link,
-                None => self.seek(&budget).await?,
+                None => self.seek(&permit, &budget).await?,
             };
             let connection = Connection::new(Arc::clone(self), permit, found);
             match self.examine(connection, &budget).await? {
@@ -149,8 +149,13 @@ impl<D: Driver> Core<D> {
     }
 
     /// A connection for a slot that came without one: the first to come free or to be opened.
-    async fn seek(self: &Arc<Self>, budget: &Budget) -> Result<LinkOf<D>, AcquireError> {
-        let key = match self.bulkhead.with_stock(Store::seek) {
+    async fn seek(
+        self: &Arc<Self>,
+        permit: &Slot<D>,
+        budget: &Budget,
+    ) -> Result<LinkOf<D>, AcquireError> {
+        let hold = permit.hold().expect("bug: a permit without a slot");
+        let key = match self.bulkhead.with_stock(|s| s.seek(hold)) {
             Seek::Idle(link) => return Ok(link),
             Seek::Closed => return Err(self.rejection(Reason::Closed, budget.waited)),
             Seek::Seeking(key) => key,

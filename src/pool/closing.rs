@@ -3,22 +3,39 @@
 use std::fmt;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 use tokio::time::timeout_at;
 
 use crate::driver::Driver;
 use crate::status::Holder;
 
-use super::core::Core;
+use super::core::{CLASS, Core};
 use super::deadline::Deadline;
 use super::store::Store;
 
-/// What [`PartitionedPool::close`](crate::PartitionedPool::close) found at its deadline.
+/// The last part of the time to close, in which what is still held is taken away: a fifth of it, but
+/// no more than this.
+const LAST_PART: Duration = Duration::from_secs(1);
+
+/// What [`PartitionedPool::close`](crate::PartitionedPool::close) found by its deadline.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CloseReport {
-    /// The partitions of which something was still held, in the order of the pool. Empty: drained.
+    /// Holds that were ended by us: cancelled, and their connections taken away.
+    pub taken_away: Vec<TakenAway>,
+    /// The partitions of which something was still not known gone, in the order of the pool.
     pub still_held: Vec<StillHeld>,
+}
+
+/// A hold that closing ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TakenAway {
+    /// The partition.
+    pub partition: String,
+    /// Who held it, and for how long.
+    pub holder: Holder,
 }
 
 /// What a partition still held when closing ended.
@@ -36,9 +53,15 @@ pub struct StillHeld {
 }
 
 impl CloseReport {
-    /// Whether everything was given back and closed in time.
+    /// Whether every connection was given back by its owner, and is gone.
     #[must_use]
     pub fn is_drained(&self) -> bool {
+        self.taken_away.is_empty() && self.is_empty()
+    }
+
+    /// Whether every connection is gone, given back or taken away.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.still_held.is_empty()
     }
 }
@@ -48,17 +71,28 @@ impl fmt::Display for CloseReport {
         if self.is_drained() {
             return f.write_str("closed: every connection was given back");
         }
-        f.write_str("closed, but still held:")?;
+        f.write_str("closed")?;
+        for TakenAway { partition, holder } in &self.taken_away {
+            write!(f, "\n  {partition}: taken away, held for {holder}")?;
+        }
         for held in &self.still_held {
             let (name, in_use, open) = (&held.partition, held.in_use, held.connections);
-            write!(f, " {name}: {in_use} in use, {open} connections")?;
+            write!(
+                f,
+                "\n  {name}: still held, {in_use} in use, {open} connections"
+            )?;
             if let Some(holder) = held.oldest_hold {
                 write!(f, ", oldest hold {holder}")?;
             }
-            f.write_str(";")?;
         }
         Ok(())
     }
+}
+
+/// When closing stops waiting and begins to take away.
+pub(super) fn begin_to_take(deadline: Deadline) -> Deadline {
+    let left = deadline.left();
+    (left - (left / 5).min(LAST_PART)).into()
 }
 
 impl<D: Driver> Core<D> {
@@ -82,6 +116,17 @@ impl<D: Driver> Core<D> {
             Ok(()) => None,
             Err(_elapsed) => Some(self.still_held()),
         }
+    }
+
+    /// Takes everything away that is still held.
+    pub(super) fn take_all_away(self: &Arc<Self>) -> Vec<TakenAway> {
+        let holders = self.bulkhead.holders(CLASS).into_iter();
+        let taken = holders.filter(|(hold, holder)| self.take_away(*hold, *holder));
+        let named = |(_, holder)| TakenAway {
+            partition: self.settings.name.clone(),
+            holder,
+        };
+        taken.map(named).collect()
     }
 
     fn still_held(&self) -> StillHeld {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::driver::{Driver, Readiness};
 use crate::observe::Event;
@@ -47,6 +48,15 @@ impl<D: Driver> Connection<D> {
     #[must_use]
     pub fn partition(&self) -> &str {
         &self.core.settings.name
+    }
+
+    /// After how long it was taken away, because its hold passed `max_hold` or the pool was closed;
+    /// `None` if it was not. Whatever is done with it then fails with the driver's "closed".
+    #[must_use]
+    pub fn taken_after(&self) -> Option<Duration> {
+        let place = &self.link().place;
+        let taken = self.core.bulkhead.with_stock(|s| s.taken(place));
+        taken.map(|(age, _)| age)
     }
 
     /// Asks the server whether it still lives; `false` if it does not.

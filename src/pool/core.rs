@@ -10,15 +10,15 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::admission::{ClassId, Rules};
+use crate::admission::{ClassId, HoldId, Rules};
 use crate::bulkhead::{Bulkhead, Permit};
 use crate::config::{LIFETIME_JITTER_PERCENT, PartitionSettings};
 use crate::driver::{Driver, Readiness};
 use crate::error::Failure;
 use crate::observe::Watch;
-use crate::status::PartitionStatus;
+use crate::status::{Held, Holder, PartitionStatus};
 
-use super::leaving::Leaving;
+use super::leaving::{Leaving, see_the_end};
 use super::opening::Opening;
 use super::store::{After, Link, Place, Stage, Store};
 use super::upkeep::keep_up;
@@ -150,6 +150,13 @@ impl<D: Driver> Core<D> {
     #[inline]
     pub(super) fn take_back(self: &Arc<Self>, permit: Slot<D>, link: LinkOf<D>) {
         if D::readiness(&link.client) != Readiness::Quiet {
+            if self.is_gone(&link) {
+                // It was taken away long ago: neither slot nor place counts any more.
+                let Link { client, place, .. } = *link;
+                self.give_up(place);
+                drop((client, permit));
+                return;
+            }
             let leaving = Leaving::new(self, Some(permit), link, Stage::Returning);
             self.runtime.spawn(leaving.settle());
         } else if link.has_expired(permit.since()) {
@@ -157,6 +164,11 @@ impl<D: Driver> Core<D> {
         } else if let Some(link) = permit.give_back(link) {
             self.discard(link, None);
         }
+    }
+
+    fn is_gone(&self, link: &LinkOf<D>) -> bool {
+        let taken = self.bulkhead.with_stock(|s| s.taken(&link.place));
+        taken.is_some_and(|(_, gone)| gone)
     }
 
     /// Closes a connection in a task of its own, which holds its slot, if there is one, to the end.
@@ -173,6 +185,36 @@ impl<D: Driver> Core<D> {
         D::readiness(&link.client) == Readiness::Quiet
             && self.settings.validate_after_idle.is_none_or(trusted)
             && !link.has_expired(now)
+    }
+
+    /// Takes its connection away from a hold: cancels, cuts, and frees place and slot once the backend
+    /// is gone, though the owner keeps an empty guard.
+    pub(super) fn take_away(self: &Arc<Self>, from: HoldId, holder: Holder) -> bool {
+        let taken = self.bulkhead.with_stock(|s| s.take_away(from, holder.age));
+        let Some(leash) = taken else {
+            return false;
+        };
+        let core = Arc::clone(self);
+        self.runtime.spawn(async move {
+            see_the_end(leash.take_away()).await;
+            core.bulkhead.with_stock(|s| s.taken_is_gone(from));
+            core.emptying.notify_waiters();
+            core.bulkhead.revoke(from);
+            core.open_due(0);
+        });
+        true
+    }
+
+    /// Who holds a slot, oldest first.
+    pub(super) fn holders(&self) -> Vec<Held> {
+        let holders = self.bulkhead.holders(CLASS);
+        self.bulkhead.with_stock(|s| {
+            let held = |(hold, holder)| Held {
+                holder,
+                backend_pid: s.backend_pid(hold),
+            };
+            holders.into_iter().map(held).collect()
+        })
     }
 
     pub(super) fn status(&self) -> PartitionStatus {

@@ -1,6 +1,6 @@
 //! The way of a connection back into the store, or to its end.
 
-use std::future::pending;
+use std::future::{Future, pending};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +30,10 @@ pub(super) struct Leaving<D: Driver> {
 }
 
 impl<D: Driver> Leaving<D> {
+    #[expect(
+        clippy::boxed_local,
+        reason = "a connection is boxed for all of its life"
+    )]
     pub(super) fn new(
         core: &Arc<Core<D>>,
         permit: Option<Slot<D>>,
@@ -40,7 +44,7 @@ impl<D: Driver> Leaving<D> {
             client,
             mut place,
             expires,
-            idle_since: _,
+            ..
         } = *link;
         core.bulkhead.with_stock(|s| {
             s.shift(&mut place, stage);
@@ -96,12 +100,7 @@ impl<D: Driver> Leaving<D> {
         let Some(client) = self.client.take() else {
             return;
         };
-        let seen = async {
-            if core.driver.close(client).await == End::Unseen {
-                pending::<()>().await;
-            }
-        };
-        let mut seen = pin!(seen);
+        let mut seen = pin!(seen(core.driver.close(client)));
         if timeout(CLOSE_BOUND, &mut seen).await.is_err() {
             self.shift(Stage::Ghost);
             let _ = timeout(GHOST_LINGER, seen).await;
@@ -113,6 +112,18 @@ impl<D: Driver> Leaving<D> {
             self.core.bulkhead.with_stock(|s| s.shift(place, to));
         }
     }
+}
+
+/// Completes when an end was seen; never, if it cannot be.
+async fn seen(end: impl Future<Output = End>) {
+    if end.await == End::Unseen {
+        pending::<()>().await;
+    }
+}
+
+/// Completes when an end was seen, or so much time has passed that the server must have noticed.
+pub(super) async fn see_the_end(end: impl Future<Output = End>) {
+    let _ = timeout(GHOST_LINGER, seen(end)).await;
 }
 
 impl<D: Driver> Drop for Leaving<D> {

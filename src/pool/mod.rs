@@ -25,7 +25,9 @@ use crate::status::PoolStatus;
 
 use self::core::Core;
 
-pub use closing::{CloseReport, StillHeld};
+use closing::begin_to_take;
+
+pub use closing::{CloseReport, StillHeld, TakenAway};
 pub use connection::Connection;
 pub use deadline::Deadline;
 pub use partition::Partition;
@@ -143,11 +145,12 @@ impl<D: Driver> PartitionedPool<D> {
         }
     }
 
-    /// Closes the pool: refuses new calls and those that wait, closes idle connections, and waits
-    /// until `deadline` for what is in use to come back.
+    /// Closes the pool: refuses new calls and those that wait, closes idle connections, and waits for
+    /// what is in use to come back. What has not by the last fifth of the time (at most the last
+    /// second) is cancelled and taken away from its owner, whose next use of it fails with the
+    /// driver's "closed".
     ///
-    /// The report names what was still held then. It keeps working until its owner drops it, and is
-    /// closed then.
+    /// The report names what was taken away, and what was still not known gone at `deadline`.
     ///
     /// # Cancel safety
     /// Dropping the future stops the waiting; the pool stays closed.
@@ -156,12 +159,23 @@ impl<D: Driver> PartitionedPool<D> {
         for partition in self.partitions() {
             partition.core.shut();
         }
+        let mut report = CloseReport::default();
+        if self.drain(begin_to_take(deadline)).await.is_empty() {
+            return report;
+        }
+        for partition in self.partitions() {
+            report.taken_away.extend(partition.core.take_all_away());
+        }
+        report.still_held = self.drain(deadline).await;
+        report
+    }
+
+    async fn drain(&self, deadline: Deadline) -> Vec<StillHeld> {
         let mut still_held = Vec::new();
         for partition in self.partitions() {
             still_held.extend(partition.core.drain(deadline).await);
-            partition.core.sample();
         }
-        CloseReport { still_held }
+        still_held
     }
 }
 

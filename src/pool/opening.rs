@@ -52,7 +52,8 @@ impl<D: Driver> Opening<D> {
     fn arrive(mut self, client: D::Type, took: Duration) {
         let place = self.place.take().expect("bug: an opening without a place");
         self.core.watch.tell(|| Event::Opened { took });
-        self.core.bulkhead.with_stock(Store::opened);
+        let leash = D::leash(&client);
+        self.core.bulkhead.with_stock(|s| s.opened(&place, leash));
         self.core.offer(self.core.link(client, place));
         self.core.open_due(0);
     }

@@ -10,7 +10,7 @@ use tokio::time::timeout_at;
 use crate::config::PartitionSettings;
 use crate::driver::{Driver, Endpoint};
 use crate::error::{AcquireError, RunError};
-use crate::status::{CallSite, PartitionStatus};
+use crate::status::{CallSite, Held, PartitionStatus};
 
 use super::connection::Connection;
 use super::core::Core;
@@ -102,7 +102,15 @@ impl<D: Driver> Partition<D> {
             let limit = deadline.left();
             let mut connection = self.core.acquire_by(by, deadline).await?;
             match timeout_at(deadline.instant(), work(&mut connection)).await {
-                Ok(done) => done.map_err(RunError::Work),
+                Ok(Ok(done)) => Ok(done),
+                Ok(Err(error)) => Err(match connection.taken_after() {
+                    Some(held) => RunError::TakenAway {
+                        partition: self.name().to_owned(),
+                        held,
+                        error,
+                    },
+                    None => RunError::Work(error),
+                }),
                 Err(_elapsed) => Err(RunError::DeadlineExceeded {
                     partition: self.name().to_owned(),
                     limit,
@@ -114,6 +122,12 @@ impl<D: Driver> Partition<D> {
     /// The connection over which the boot check looks; no observer hears of it.
     pub(crate) async fn first(&self, limit: Duration) -> Result<Connection<D>, AcquireError> {
         self.core.acquire_unobserved(limit).await
+    }
+
+    /// Who holds a slot, oldest first: the place in the code, the age, and the backend.
+    #[must_use]
+    pub fn holders(&self) -> Vec<Held> {
+        self.core.holders()
     }
 
     /// Its name.

@@ -13,13 +13,15 @@
 //! 5. After a failure that can pass, nobody opens but one prober, and then slowly more (`pace.rs`).
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use slab::Slab;
 
-use crate::admission::ClassId;
+use crate::admission::{ClassId, Hold, HoldId};
 use crate::bulkhead::Stock;
+use crate::driver::Leash;
 use crate::error::Failure;
 
 use super::pace::Pace;
@@ -40,6 +42,21 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct Place {
     stage: Stage,
+    /// Of its entry in [`Store::known`].
+    key: usize,
+}
+
+/// What is known of a connection, wherever it is.
+#[derive(Default)]
+struct Known {
+    /// `None` while it is being opened, and for a driver that has none.
+    leash: Option<Arc<dyn Leash>>,
+    /// The hold of the caller that has it.
+    held_by: Option<HoldId>,
+    /// It is being taken away, or was, from a hold that had lasted this long.
+    taken: Option<Duration>,
+    /// Its backend is known gone, though a late owner still has it: it counts no more.
+    gone: bool,
 }
 
 /// A connection, its place, and its dates on the clock of the bulkhead.
@@ -84,7 +101,7 @@ pub(super) type Found<C> = Result<Box<Link<C>>, Trouble>;
 
 /// A caller that has a slot and wants a connection.
 pub(super) enum Seeker<C> {
-    Seeking(Option<Waker>),
+    Seeking(Option<Waker>, HoldId),
     Answered(Found<C>),
 }
 
@@ -117,6 +134,7 @@ pub(crate) struct Store<C> {
     /// What the last failed opening reported, while the pace is not free.
     trouble: Option<Failure>,
     idle: Vec<Box<Link<C>>>,
+    known: Slab<Known>,
     seekers: Slab<Seeker<C>>,
     /// Keys of those in `seekers` that have no answer, oldest first.
     seeking: VecDeque<usize>,
@@ -132,6 +150,7 @@ impl<C> Store<C> {
             patient: false,
             trouble: None,
             idle: Vec::new(),
+            known: Slab::new(),
             seekers: Slab::new(),
             seeking: VecDeque::new(),
         }
@@ -139,6 +158,11 @@ impl<C> Store<C> {
 
     #[inline]
     pub(super) fn shift(&mut self, place: &mut Place, to: Stage) {
+        let known = &mut self.known[place.key];
+        if known.gone {
+            return;
+        }
+        known.held_by = None;
         self.counts.stages[place.stage as usize] -= 1;
         self.counts.stages[to as usize] += 1;
         place.stage = to;
@@ -146,7 +170,44 @@ impl<C> Store<C> {
 
     /// Gives up a place: its backend is known gone, or was never there.
     pub(super) fn gone(&mut self, place: Place) {
-        self.counts.stages[place.stage as usize] -= 1;
+        let known = self.known.remove(place.key);
+        if !known.gone {
+            self.counts.stages[place.stage as usize] -= 1;
+        }
+    }
+
+    /// Takes the connection of a hold away from it, which has lasted for `age`: returns what it takes
+    /// to do so, unless the hold has ended or somebody is at it already.
+    pub(super) fn take_away(&mut self, from: HoldId, age: Duration) -> Option<Arc<dyn Leash>> {
+        let mut known = self.known.iter_mut().map(|(_, known)| known);
+        let known = known.find(|known| known.held_by == Some(from))?;
+        let leash = known.leash.clone().filter(|_| known.taken.is_none())?;
+        known.taken = Some(age);
+        Some(leash)
+    }
+
+    /// The backend of a connection that was taken away is gone; the late owner may still have it.
+    pub(super) fn taken_is_gone(&mut self, from: HoldId) {
+        let mut known = self.known.iter_mut().map(|(_, known)| known);
+        if let Some(known) = known.find(|known| known.held_by == Some(from)) {
+            known.held_by = None;
+            known.gone = true;
+            self.counts.stages[Stage::Used as usize] -= 1;
+        }
+    }
+
+    /// Whether a connection was taken away, after a hold of which length, and whether its backend is
+    /// gone.
+    pub(super) fn taken(&self, place: &Place) -> Option<(Duration, bool)> {
+        let known = &self.known[place.key];
+        known.taken.map(|age| (age, known.gone))
+    }
+
+    /// The backend of the connection that a hold has.
+    pub(super) fn backend_pid(&self, of: HoldId) -> Option<i32> {
+        let mut known = self.known.iter().map(|(_, known)| known);
+        let known = known.find(|known| known.held_by == Some(of))?;
+        known.leash.as_ref()?.backend_pid()
     }
 
     /// A place for an opening, if one is due: for a seeker (2), or to keep `min_idle` connections
@@ -161,6 +222,7 @@ impl<C> Store<C> {
         self.counts.stages[Stage::Opening as usize] += 1;
         Some(Place {
             stage: Stage::Opening,
+            key: self.known.insert(Known::default()),
         })
     }
 
@@ -169,21 +231,27 @@ impl<C> Store<C> {
     }
 
     #[inline]
-    pub(super) fn take_idle(&mut self) -> Option<Box<Link<C>>> {
+    pub(super) fn take_idle(&mut self, hold: HoldId) -> Option<Box<Link<C>>> {
         let mut link = self.idle.pop()?;
-        self.shift(&mut link.place, Stage::Used);
+        self.hand_out(&mut link, hold);
         Some(link)
     }
 
+    #[inline]
+    fn hand_out(&mut self, link: &mut Link<C>, hold: HoldId) {
+        self.shift(&mut link.place, Stage::Used);
+        self.known[link.place.key].held_by = Some(hold);
+    }
+
     /// An idle connection, or a place among the seekers.
-    pub(super) fn seek(&mut self) -> Seek<C> {
+    pub(super) fn seek(&mut self, hold: HoldId) -> Seek<C> {
         if !self.open {
             return Seek::Closed;
         }
-        if let Some(link) = self.take_idle() {
+        if let Some(link) = self.take_idle(hold) {
             return Seek::Idle(link);
         }
-        let key = self.seekers.insert(Seeker::Seeking(None));
+        let key = self.seekers.insert(Seeker::Seeking(None, hold));
         self.seeking.push_back(key);
         Seek::Seeking(key)
     }
@@ -195,7 +263,7 @@ impl<C> Store<C> {
         cx: &mut Context<'_>,
         replaced: &mut Option<Waker>,
     ) -> Poll<Found<C>> {
-        if let Seeker::Seeking(waker) = &mut self.seekers[key] {
+        if let Seeker::Seeking(waker, _) = &mut self.seekers[key] {
             if !matches!(waker, Some(waker) if waker.will_wake(cx.waker())) {
                 *replaced = waker.replace(cx.waker().clone());
             }
@@ -203,14 +271,14 @@ impl<C> Store<C> {
         }
         match self.seekers.remove(key) {
             Seeker::Answered(found) => Poll::Ready(found),
-            Seeker::Seeking(_) => unreachable!("bug: checked above"),
+            Seeker::Seeking(..) => unreachable!("bug: checked above"),
         }
     }
 
     /// Ends a search. What was found in that moment is in the seeker and must be passed on.
     pub(super) fn stop_seeking(&mut self, key: usize) -> Seeker<C> {
         let seeker = self.seekers.remove(key);
-        if let Seeker::Seeking(_) = seeker {
+        if let Seeker::Seeking(..) = seeker {
             self.seeking.retain(|other| *other != key);
         }
         seeker
@@ -232,7 +300,9 @@ impl<C> Store<C> {
             self.counts.slots_returning -= 1;
         }
         if let Some(key) = self.seeking.pop_front() {
-            self.shift(&mut link.place, Stage::Used);
+            if let Seeker::Seeking(_, hold) = self.seekers[key] {
+                self.hand_out(&mut link, hold);
+            }
             return Ok(self.answer(key, Ok(link)));
         }
         self.shift(&mut link.place, Stage::Idle);
@@ -252,7 +322,8 @@ impl<C> Store<C> {
     }
 
     /// A connection was opened: the pace quickens.
-    pub(super) fn opened(&mut self) {
+    pub(super) fn opened(&mut self, place: &Place, leash: Option<Arc<dyn Leash>>) {
+        self.known[place.key].leash = leash;
         self.pace.succeeded(self.capacity);
         self.trouble = None;
     }
@@ -283,7 +354,7 @@ impl<C> Store<C> {
 
     fn answer(&mut self, key: usize, found: Found<C>) -> Option<Waker> {
         match std::mem::replace(&mut self.seekers[key], Seeker::Answered(found)) {
-            Seeker::Seeking(waker) => waker,
+            Seeker::Seeking(waker, _) => waker,
             Seeker::Answered(_) => unreachable!("bug: a seeker was answered twice"),
         }
     }
@@ -342,8 +413,8 @@ impl<C> Stock for Store<C> {
     type Item = Box<Link<C>>;
 
     #[inline]
-    fn take(&mut self, _: ClassId) -> Option<Box<Link<C>>> {
-        self.take_idle()
+    fn take(&mut self, hold: &Hold) -> Option<Box<Link<C>>> {
+        self.take_idle(hold.id())
     }
 
     #[inline]

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::admission::HoldId;
 use crate::driver::{Driver, Readiness};
 use crate::observe::Event;
 use crate::status::{PartitionStatus, Seconds};
 
-use super::core::Core;
+use super::core::{CLASS, Core};
 
 const TICK: Duration = Duration::from_secs(1);
 
@@ -18,7 +19,7 @@ const TICK: Duration = Duration::from_secs(1);
 pub(super) async fn keep_up<D: Driver>(core: Weak<Core<D>>) {
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut warned = false;
+    let mut told = None;
     loop {
         tick.tick().await;
         let Some(core) = core.upgrade() else {
@@ -29,7 +30,9 @@ pub(super) async fn keep_up<D: Driver>(core: Weak<Core<D>>) {
         }
         core.close_stale();
         core.open_due(core.settings.min_idle);
-        warned = core.warn_of_long_holds(&core.sample(), warned);
+        core.sample();
+        told = core.warn_of_long_holds(told);
+        core.end_long_holds();
     }
 }
 
@@ -53,17 +56,33 @@ impl<D: Driver> Core<D> {
         status
     }
 
-    /// Warns once when the oldest hold passes `max_hold`, and again for the next that does.
-    fn warn_of_long_holds(&self, status: &PartitionStatus, warned: bool) -> bool {
-        let (Some(limit), Some(holder)) = (self.settings.max_hold, status.oldest_hold) else {
-            return false;
-        };
-        let over = holder.age > limit;
-        if over && !warned {
-            let partition = &self.settings.name;
-            let max_hold = Seconds(limit);
-            tracing::warn!(%partition, %holder, %max_hold, "a connection is held for longer than max_hold");
+    /// Tells the log of each hold that passes `hold_warning`, once; returns the newest that was told.
+    fn warn_of_long_holds(&self, told: Option<HoldId>) -> Option<HoldId> {
+        let limit = self.settings.hold_warning?;
+        let partition = &self.settings.name;
+        let holders = self.bulkhead.holders(CLASS);
+        let long = holders.iter().take_while(|(_, holder)| holder.age > limit);
+        let mut newest = told;
+        for (hold, holder) in long.filter(|(hold, _)| told.is_none_or(|told| hold.is_later(told))) {
+            let hold_warning = Seconds(limit);
+            tracing::warn!(%partition, %holder, %hold_warning, "a connection is held for long");
+            newest = Some(*hold);
         }
-        over
+        newest
+    }
+
+    /// Takes the connection away from each hold that has passed `max_hold`.
+    fn end_long_holds(self: &Arc<Self>) {
+        let Some(limit) = self.settings.max_hold else {
+            return;
+        };
+        let partition = &self.settings.name;
+        let holders = self.bulkhead.holders(CLASS).into_iter();
+        for (hold, holder) in holders.take_while(|(_, holder)| holder.age > limit) {
+            if self.take_away(hold, holder) {
+                let max_hold = Seconds(limit);
+                tracing::warn!(%partition, %holder, %max_hold, "a connection is taken away from its owner");
+            }
+        }
     }
 }

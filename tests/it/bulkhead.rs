@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use partitioned_pool::admission::{Cause, ClassId, ClassRules, HandOver, Patience, Rules};
+use partitioned_pool::admission::{Cause, ClassId, ClassRules, HandOver, Hold, Patience, Rules};
 use partitioned_pool::bulkhead::{Bulkhead, Closed, NoStock, Permit, Request, Stock, Waiting};
 use tokio::time::timeout;
 
@@ -285,7 +285,7 @@ impl Drop for Item {
 impl Stock for Shelf {
     type Item = Item;
 
-    fn take(&mut self, _: ClassId) -> Option<Item> {
+    fn take(&mut self, _: &Hold) -> Option<Item> {
         self.items.pop()
     }
 

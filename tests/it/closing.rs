@@ -53,31 +53,30 @@ async fn closing_waits_for_work_in_flight_and_leaves_no_backend() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn closing_reports_what_is_held_beyond_its_deadline() {
+async fn closing_takes_away_what_is_held_to_the_end_and_says_so() {
     on_each_version(async |tenant| {
         let pool = tenant.pool(small(2)).await;
         let held = pool.transactional().acquire().await.unwrap();
-        let report = pool.close(200 * MS).await;
-        let still = &report.still_held[..];
-        assert_eq!(still.len(), 1, "{report}");
-        assert_eq!(
-            (still[0].partition.as_str(), still[0].in_use),
-            ("transactional", 1)
-        );
-        assert_eq!(still[0].connections, 1);
-        assert!(still[0].oldest_hold.unwrap().age >= 200 * MS);
+        let query = held.simple_query("SELECT pg_sleep(60)");
+        let (report, failed) = tokio::join!(pool.close(LONG), query);
+        assert!(failed.unwrap_err().is_closed());
+        assert_eq!(report.taken_away.len(), 1, "{report}");
+        assert_eq!(report.taken_away[0].partition, "transactional");
+        assert!(report.is_empty() && !report.is_drained(), "{report}");
+        let text = report.to_string();
         assert!(
-            report
-                .to_string()
-                .contains("transactional: 1 in use, 1 connections, oldest hold"),
-            "{report}"
+            text.contains("transactional: taken away, held for"),
+            "{text}"
         );
+        assert!(text.contains("closing.rs"), "{text}");
+        assert_eq!(tenant.backends().await, 0, "empty means known gone");
 
-        // It works until its owner drops it, and ends then.
-        held.simple_query("SELECT 1").await.unwrap();
+        // The late owner has a typed error, and gives back nothing.
+        assert!(held.taken_after().is_some());
+        assert!(held.simple_query("SELECT 1").await.unwrap_err().is_closed());
         drop(held);
-        tenant.until_gone().await;
-        assert!(pool.close(LONG).await.is_drained());
+        let after = pool.transactional().status();
+        assert_eq!((after.in_use, after.connections()), (0, 0), "{after}");
     })
     .await;
 }

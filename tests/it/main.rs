@@ -10,6 +10,7 @@ mod booting;
 mod bulkhead;
 mod closing;
 mod healing;
+mod holding;
 mod house;
 mod leaving;
 mod ledger;

@@ -12,6 +12,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use ::tokio_postgres::{Client, Config, Error as DriverError, SimpleQueryMessage};
 use deadpool::managed::{Manager, Metrics, RecycleError, RecycleResult};
@@ -19,7 +20,7 @@ use deadpool_postgres::{ClientWrapper, Connect, ManagerConfig, RecyclingMethod};
 use tokio::task::JoinHandle;
 
 use crate::config::PartitionSettings;
-use crate::driver::{Driver, End, Endpoint, Readiness, Rows};
+use crate::driver::{Driver, End, Endpoint, Leash, Readiness, Rows};
 use crate::error::Failure;
 use crate::session::{dress, version_num};
 
@@ -87,15 +88,19 @@ impl Manager for TokioPostgres {
         let landed = Cell::new(Some((opened.client, tokio::spawn(async {}))));
         let wrapper = LANDED.scope(landed, self.manager.create()).await?;
         let version = version_num(&opened.server_version);
-        let session = Session::new(wrapper, opened.watch, opened.task, opened.route);
+        let mut session = Session::new(wrapper, opened.watch, opened.task, opened.route);
         let dress = dress(&self.settings, version);
-        let dressed = session.client().simple_query(&dress).await;
-        if let Err(error) = dressed {
-            // It counts until its backend is gone.
-            session.close().await;
-            return Err(error.into());
+        match session.client().simple_query(&dress).await {
+            Ok(messages) => {
+                session.know_backend(&messages);
+                Ok(session)
+            }
+            Err(error) => {
+                // It counts until its backend is gone.
+                session.close().await;
+                Err(error.into())
+            }
         }
-        Ok(session)
     }
 
     async fn recycle(&self, session: &mut Session, metrics: &Metrics) -> RecycleResult<Error> {
@@ -139,6 +144,10 @@ impl Driver for TokioPostgres {
     #[inline]
     fn client_mut(session: &mut Session) -> &mut ClientWrapper {
         session.client_mut()
+    }
+
+    fn leash(session: &Session) -> Option<Arc<dyn Leash>> {
+        Some(Arc::new(session.leash()))
     }
 
     #[inline]

@@ -1,16 +1,17 @@
 //! One connection of this driver, from its opening to its end.
 
 use std::fmt;
-use std::pin::pin;
+use std::future::Future;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::tokio_postgres::CancelToken;
+use ::tokio_postgres::{CancelToken, SimpleQueryMessage};
 use deadpool_postgres::ClientWrapper;
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{sleep, timeout};
 
-use crate::driver::{End, Readiness};
+use crate::driver::{End, Leash, Readiness};
 
 use super::cancel;
 use super::connect::{Failed, Route};
@@ -32,6 +33,7 @@ pub struct Session {
     watch: Arc<Watch>,
     task: JoinHandle<()>,
     route: Route,
+    backend_pid: Option<i32>,
 }
 
 const CLOSED: &str = "bug: a session was used while it is closed";
@@ -48,6 +50,25 @@ impl Session {
             watch,
             task,
             route,
+            backend_pid: None,
+        }
+    }
+
+    /// Takes note of what the server said when the session limits were set.
+    pub(super) fn know_backend(&mut self, messages: &[SimpleQueryMessage]) {
+        self.backend_pid = messages.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0)?.parse().ok(),
+            _ => None,
+        });
+    }
+
+    pub(super) fn leash(&self) -> SessionLeash {
+        SessionLeash {
+            backend_pid: self.backend_pid,
+            token: self.cancel_token(),
+            route: self.route.clone(),
+            watch: Arc::clone(&self.watch),
+            task: self.task.abort_handle(),
         }
     }
 
@@ -97,6 +118,9 @@ impl Session {
         {
             return bury(remains, &token, &self.route).await;
         }
+        if self.watch.is_taken() {
+            self.watch.until(Watch::has_ended).await;
+        }
         if self.watch.has_ended() {
             return End::Seen;
         }
@@ -113,6 +137,39 @@ impl Session {
         self.task.abort();
         let _ = (&mut self.task).await;
         remains.try_recv().ok()
+    }
+}
+
+/// Enough of a session to take it away from whoever has it.
+pub(super) struct SessionLeash {
+    backend_pid: Option<i32>,
+    token: CancelToken,
+    route: Route,
+    watch: Arc<Watch>,
+    task: AbortHandle,
+}
+
+impl Leash for SessionLeash {
+    fn backend_pid(&self) -> Option<i32> {
+        self.backend_pid
+    }
+
+    fn take_away(&self) -> Pin<Box<dyn Future<Output = End> + Send + '_>> {
+        Box::pin(async move {
+            let remains = self.watch.take();
+            self.task.abort();
+            let _ = timeout(CANCEL_BOUND, cancel::cancel(&self.token, &self.route)).await;
+            if let Ok(remains) = remains.await
+                && bury(remains, &self.token, &self.route).await == End::Seen
+            {
+                self.watch.is_buried();
+            }
+            if self.watch.has_ended() {
+                End::Seen
+            } else {
+                End::Unseen
+            }
+        })
     }
 }
 

@@ -69,6 +69,8 @@ pub(super) struct Watch {
     ended: AtomicBool,
     /// The server has said that it is about to.
     ending: AtomicBool,
+    /// The stream belongs to somebody who took the connection away from its owner.
+    taken: AtomicBool,
     listeners: AtomicBool,
     changed: Notify,
     task: Mutex<Option<Waker>>,
@@ -136,6 +138,23 @@ impl Watch {
     /// Whether the server has said that it ends the session.
     pub(super) fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Acquire)
+    }
+
+    /// As [`inherit`](Self::inherit), for good: whoever closes the session waits for us.
+    pub(super) fn take(&self) -> oneshot::Receiver<Remains> {
+        self.taken.store(true, Ordering::SeqCst);
+        self.inherit()
+    }
+
+    /// Whether the stream was taken.
+    pub(super) fn is_taken(&self) -> bool {
+        self.taken.load(Ordering::SeqCst)
+    }
+
+    /// The server's end was seen on the stream that was taken.
+    pub(super) fn is_buried(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        self.changed.notify_waiters();
     }
 
     /// The stream, once the task has ended, if it ends from now on.

@@ -1,0 +1,117 @@
+//! Holds: who has them, and how they end when their owner forgot them.
+
+use std::time::Duration;
+
+use partitioned_pool::RunError;
+use tokio::time::timeout;
+
+use crate::support::patience::{LONG, eventually};
+use crate::support::server::on_each_version;
+use crate::support::tenant::small;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn holders_are_listed_oldest_first_with_place_age_and_backend() {
+    on_each_version(async |tenant| {
+        let pool = tenant.pool(small(2)).await;
+        let checkout = pool.transactional();
+        assert!(checkout.holders().is_empty());
+        let (first, line) = (checkout.acquire().await.unwrap(), line!());
+        let second = checkout.acquire().await.unwrap();
+        let holders = checkout.holders();
+        assert_eq!(holders.len(), 2);
+        assert!(holders[0].holder.age >= holders[1].holder.age);
+        assert!(holders[0].holder.at.file().ends_with("holding.rs"));
+        assert_eq!(holders[0].holder.at.line(), line);
+        for (connection, held) in [&first, &second].into_iter().zip(&holders) {
+            let row = connection.query_one("SELECT pg_backend_pid()", &[]).await;
+            assert_eq!(held.backend_pid, Some(row.unwrap().get(0)));
+        }
+
+        // A rejection names the oldest.
+        let error = checkout.try_acquire().await.unwrap_err().to_string();
+        assert!(error.contains(&format!("holding.rs:{line})")), "{error}");
+        drop(first);
+        assert_eq!(checkout.holders().len(), 1);
+        drop(second);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_passes_max_hold_is_ended_and_its_slot_serves_others() {
+    on_each_version(async |tenant| {
+        let pool = tenant.pool(small(1).max_hold(SECOND)).await;
+        let checkout = pool.transactional();
+        let forgotten = checkout.acquire().await.unwrap();
+        let query = forgotten.simple_query("SELECT pg_sleep(60)");
+        let error = timeout(LONG, query)
+            .await
+            .expect("it is ended")
+            .unwrap_err();
+        assert!(error.is_closed(), "{error}");
+        assert!(forgotten.taken_after().is_some_and(|age| age > SECOND));
+
+        // The owner still has its guard, and the slot serves others.
+        let other = checkout.acquire_by(LONG).await.unwrap();
+        other.simple_query("SELECT 1").await.unwrap();
+        assert_eq!(tenant.backends().await, 1);
+        assert_eq!(checkout.status().in_use, 1);
+
+        // Giving back what was taken away changes nothing.
+        drop(forgotten);
+        assert_eq!(checkout.status().in_use, 1);
+        assert_eq!(checkout.status().connections(), 1);
+        drop(other);
+        eventually("all is at rest", async || {
+            let status = checkout.status();
+            (status.in_use, status.connections(), status.idle) == (0, 1, 1)
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_that_comes_back_while_it_is_taken_away_leaks_nothing() {
+    on_each_version(async |tenant| {
+        let pool = tenant.pool(small(3).max_hold(SECOND)).await;
+        let checkout = pool.transactional();
+        let held = async || {
+            let connection = checkout.acquire_by(LONG).await.unwrap();
+            let work = connection.simple_query("SELECT pg_sleep(60)");
+            assert!(work.await.unwrap_err().is_closed());
+            // Dropped at once: the pool is still about to see the end of the backend.
+        };
+        tokio::join!(held(), held(), held());
+        eventually("all is at rest", async || {
+            let status = checkout.status();
+            (status.in_use, status.connections()) == (0, 0)
+        })
+        .await;
+        tenant.until_gone().await;
+        for _ in 0..3 {
+            let connection = checkout.acquire_by(LONG).await.unwrap();
+            connection.simple_query("SELECT 1").await.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn run_says_that_its_connection_was_taken_away() {
+    on_each_version(async |tenant| {
+        let pool = tenant.pool(small(1).max_hold(SECOND)).await;
+        let ran = pool.transactional().run(LONG, async |connection| {
+            connection.simple_query("SELECT pg_sleep(60)").await
+        });
+        let error = ran.await.unwrap_err();
+        let RunError::TakenAway { held, .. } = &error else {
+            panic!("{error}");
+        };
+        assert!(*held > SECOND && !error.never_began());
+        assert!(error.to_string().contains("may have taken effect"));
+    })
+    .await;
+}
