@@ -79,9 +79,11 @@ impl<S: Stock> State<S> {
         }
         let cells = &mut self.cells;
         let cell = cells.vacant_key();
+        let returning = self.stock.returning(class);
+        let enter = || cells.insert(Cell::Waiting(None));
         let admission = self
             .ledger
-            .admit(class, now, patience, || cells.insert(Cell::Waiting(None)));
+            .admit_beyond(class, now, patience, returning, enter);
         match admission {
             Admission::Granted(hold) => Answer::Granted(hold, self.stock.take(class)),
             Admission::Queued(ticket) => Answer::Queued(ticket, cell),

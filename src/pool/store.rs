@@ -347,4 +347,10 @@ impl<C> Stock for Store<C> {
     fn put(&mut self, _: ClassId, link: Link<C>, now: Duration) -> Result<Option<Waker>, Link<C>> {
         self.offer(link, now)
     }
+
+    /// One that is being closed may take long; one whose caller has left is about to be quiet.
+    #[inline]
+    fn returning(&self, _: ClassId) -> u32 {
+        self.counts.of(Stage::Returning)
+    }
 }

@@ -384,7 +384,6 @@ async fn whoever_comes_again_after_an_answered_query_is_not_refused_by_its_own_c
         };
         let mut refused = 0;
         for _ in 0..1000 {
-            // In a task of its own, so that a worker runs it beside the one that runs the connection.
             refused += i32::from(once().await.is_err());
         }
         assert_eq!(refused, 0, "of 1,000");
