@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::status::Seconds;
+use crate::status::{Holder, Seconds};
 
 /// A part of acquiring a connection. One deadline runs over all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -121,8 +121,8 @@ pub struct Rejection {
     pub waiting: u32,
     /// The bound of the queue.
     pub max_waiters: u32,
-    /// Age of the oldest hold.
-    pub oldest_hold: Option<Duration>,
+    /// Who has held longest, and for how long.
+    pub oldest_hold: Option<Holder>,
     /// When to come back: the expected time until everyone who waits now, and one more, has had a
     /// slot. Before there is evidence of how long holds last, the partition's acquire timeout.
     /// `None` only when the pool is closed.
@@ -144,8 +144,8 @@ impl fmt::Display for Rejection {
             f,
             "{partition}: rejected, {reason} (max {max_connections}, in use {in_use}, idle {idle}, waiting {waiting}"
         )?;
-        if let Some(age) = self.oldest_hold {
-            write!(f, "; oldest hold {}", Seconds(age))?;
+        if let Some(holder) = self.oldest_hold {
+            write!(f, "; oldest hold {holder}")?;
         }
         f.write_str(")")?;
         if !self.waited.is_zero() {

@@ -71,7 +71,7 @@ pub use driver::Driver;
 #[cfg(feature = "tokio-postgres")]
 pub use driver_tokio_postgres::TokioPostgres;
 pub use pool::{CloseReport, Connection, Deadline, Partition, PartitionedPool, StillHeld};
-pub use status::{PartitionStatus, PoolStatus};
+pub use status::{CallSite, Holder, PartitionStatus, PoolStatus};
 
 /// The README's code is compiled.
 #[cfg(all(doctest, feature = "tokio-postgres"))]

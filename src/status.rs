@@ -1,6 +1,7 @@
 //! What a partition and a pool look like at one moment.
 
 use std::fmt;
+use std::panic::Location;
 use std::time::Duration;
 
 /// One partition at one moment.
@@ -32,8 +33,8 @@ pub struct PartitionStatus {
     pub closing: u32,
     /// Connections that we closed and whose backend is not yet known gone.
     pub ghosts: u32,
-    /// Age of the oldest hold.
-    pub oldest_hold: Option<Duration>,
+    /// The oldest hold.
+    pub oldest_hold: Option<Holder>,
     /// Expected length of a hold, once there is evidence.
     pub expected_hold: Option<Duration>,
 }
@@ -64,7 +65,7 @@ impl fmt::Display for PartitionStatus {
             self.ghosts,
         )?;
         match self.oldest_hold {
-            Some(age) => write!(f, "; oldest hold {}", Seconds(age)),
+            Some(holder) => write!(f, "; oldest hold {holder}"),
             None => Ok(()),
         }
     }
@@ -87,6 +88,59 @@ impl fmt::Display for PoolStatus {
             write!(f, "{partition}")?;
         }
         Ok(())
+    }
+}
+
+/// The place in a service's code from which a connection was acquired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CallSite(&'static Location<'static>);
+
+impl CallSite {
+    /// The place of the caller.
+    #[must_use]
+    #[track_caller]
+    pub fn here() -> Self {
+        Self(Location::caller())
+    }
+
+    /// Its file, as the compiler was given it.
+    #[must_use]
+    pub const fn file(&self) -> &'static str {
+        self.0.file()
+    }
+
+    /// Its line.
+    #[must_use]
+    pub const fn line(&self) -> u32 {
+        self.0.line()
+    }
+}
+
+impl fmt::Display for CallSite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file(), self.line())
+    }
+}
+
+/// A slot that is held: by whom, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// Where it was acquired.
+    pub at: CallSite,
+    /// How long ago it was granted.
+    pub age: Duration,
+}
+
+impl Holder {
+    pub(crate) const fn new(at: CallSite, age: Duration) -> Self {
+        Self { at, age }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} by {}", Seconds(self.age), self.at)
     }
 }
 

@@ -9,20 +9,26 @@ const EVIDENCE: u64 = 8;
 /// that an estimate follows a change of the workload within one or two turns of a partition.
 const WINDOW: u64 = 16;
 
-/// The average of ended holds, and when one last ended.
+/// The average of ended holds, and when one last began or ended.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HoldEstimate {
     ended: u64,
     average: Duration,
-    last_end: Duration,
+    last_turn: Duration,
 }
 
 impl HoldEstimate {
+    /// Takes note that a hold began at `now`.
+    #[inline]
+    pub(super) fn begin(&mut self, now: Duration) {
+        self.last_turn = now;
+    }
+
     /// Takes in a hold of `length` that ended at `now`.
     #[inline]
     pub(super) fn record(&mut self, length: Duration, now: Duration) {
         self.ended += 1;
-        self.last_end = now;
+        self.last_turn = now;
         let weight = self.ended.min(WINDOW);
         let old = nanos(self.average);
         let new = nanos(length);
@@ -36,14 +42,16 @@ impl HoldEstimate {
 
     /// The expected length of a hold, or `None` without evidence.
     ///
-    /// It is the average of ended holds. When none has ended for longer than that average, it is the
-    /// larger of the average and `mean_age`, the mean age of the holds that run: in an incident
-    /// nothing ends, and the average would describe a past that is over. While holds do end, the age
-    /// of the others is not looked at: one leaked hold, an hour old, must not make a partition whose
-    /// other slots turn over in milliseconds refuse everyone.
+    /// It is the average of ended holds. When none has begun or ended for longer than that average,
+    /// it is the larger of the average and `mean_age`, the mean age of the holds that run: in an
+    /// incident nothing ends, and the average would describe a past that is over. While holds do end,
+    /// the age of the others is not looked at: one leaked hold, an hour old, must not make a partition
+    /// whose other slots turn over in milliseconds refuse everyone. Nor must it after a quiet moment,
+    /// when a burst has just taken those slots: so beginnings count, too. (While everything is stuck
+    /// none begins, either.)
     pub(super) fn expected(&self, mean_age: Option<Duration>, now: Duration) -> Option<Duration> {
         let average = (self.ended >= EVIDENCE).then_some(self.average);
-        let stalled = now.saturating_sub(self.last_end) > self.average;
+        let stalled = now.saturating_sub(self.last_turn) > self.average;
         let age = mean_age.filter(|age| stalled && !age.is_zero());
         average.max(age)
     }

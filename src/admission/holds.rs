@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use slab::Slab;
 
+use crate::status::{CallSite, Holder};
+
 use super::estimate::nanos;
 
 /// One held slot and its neighbours in the order of granting.
 #[derive(Debug)]
 struct Node {
     since: Duration,
+    by: CallSite,
     before: Option<usize>,
     after: Option<usize>,
 }
@@ -37,10 +40,11 @@ impl Holds {
     }
 
     #[inline]
-    pub(super) fn begin(&mut self, now: Duration) -> usize {
+    pub(super) fn begin(&mut self, now: Duration, by: CallSite) -> usize {
         let before = self.newest;
         let key = self.nodes.insert(Node {
             since: now,
+            by,
             before,
             after: None,
         });
@@ -53,9 +57,8 @@ impl Holds {
         key
     }
 
-    /// Ends the hold at `key` and tells when it began.
     #[inline]
-    pub(super) fn end(&mut self, key: usize) -> Duration {
+    pub(super) fn end(&mut self, key: usize) {
         let node = self.nodes.remove(key);
         match node.before {
             Some(before) => self.nodes[before].after = node.after,
@@ -66,12 +69,11 @@ impl Holds {
             None => self.newest = node.before,
         }
         self.since_sum -= u128::from(nanos(node.since));
-        node.since
     }
 
-    pub(super) fn oldest_age(&self, now: Duration) -> Option<Duration> {
-        let key = self.oldest?;
-        Some(now.saturating_sub(self.nodes[key].since))
+    pub(super) fn oldest(&self, now: Duration) -> Option<Holder> {
+        let oldest = &self.nodes[self.oldest?];
+        Some(Holder::new(oldest.by, now.saturating_sub(oldest.since)))
     }
 
     pub(super) fn mean_age(&self, now: Duration) -> Option<Duration> {

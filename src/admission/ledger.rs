@@ -15,12 +15,14 @@
 //! 3. `free >= sum(lack)`: what is reserved is never lent. It is what makes the rule sound.
 //! 4. A class below its reservation is refused only behind its own waiters.
 //! 5. No admissible waiter is left waiting.
-//! 6. `waiting[c] <= q[c]`, or, with [`Ledger::admit_beyond`], the number of slots that are known to
+//! 6. `waiting[c] <= q[c]`, or, with [`Ledger::admit_for`], the number of slots that are known to
 //!    be on their way back; checking and counting are one step.
 //! 7. First in, first out inside a class: nobody overtakes.
 //! 8. Nothing leaks: every granted hold is released once, every waiter leaves or is granted once.
 
 use std::time::Duration;
+
+use crate::status::{CallSite, Holder};
 
 use super::estimate::{HoldEstimate, nanos};
 use super::holds::Holds;
@@ -93,8 +95,8 @@ pub enum Admission {
 pub struct Refusal {
     /// Why.
     pub cause: Cause,
-    /// The expected time until everyone who waits now, and one more, has had a slot; `None` without
-    /// evidence of how long a hold lasts.
+    /// The expected time until everyone who waits now, and one more, has had a slot, and at least
+    /// until the oldest hold has ended; `None` without evidence of how long a hold lasts.
     pub retry_after: Option<Duration>,
 }
 
@@ -133,12 +135,14 @@ pub struct Figures {
     pub used: u32,
     /// Callers waiting.
     pub waiting: u32,
-    /// Age of the oldest hold.
-    pub oldest_hold: Option<Duration>,
+    /// The oldest hold.
+    pub oldest_hold: Option<Holder>,
     /// Expected length of a hold, once there is evidence.
     pub expected_hold: Option<Duration>,
     /// Expected wait of a caller that would queue now, once there is evidence.
     pub expected_wait: Option<Duration>,
+    /// When a caller that is refused now should come back, as in [`Refusal::retry_after`].
+    pub retry_after: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -182,6 +186,15 @@ impl<W> Class<W> {
         Some(Duration::from_nanos(
             u64::try_from(wait).unwrap_or(u64::MAX),
         ))
+    }
+
+    /// When it is worth to come back: when everyone who waits, and one more, can be expected to have
+    /// had a slot, and not before the oldest hold can be expected to have ended. (Holds that began
+    /// together end together; counting on an even flow, the first slot would be promised too early.)
+    fn retry_after(&self, now: Duration) -> Option<Duration> {
+        let oldest = self.holds.oldest(now).map_or(Duration::ZERO, |h| h.age);
+        let first = self.expected_hold(now)?.saturating_sub(oldest);
+        Some(self.expected_wait(self.waiting(), now)?.max(first))
     }
 
     fn check_patience(&self, patience: Patience, now: Duration) -> Result<(), Cause> {
@@ -267,6 +280,7 @@ impl<W> Ledger<W> {
     /// # Panics
     /// If `class` is not a class of this budget.
     #[inline]
+    #[track_caller]
     pub fn admit(
         &mut self,
         class: ClassId,
@@ -274,12 +288,13 @@ impl<W> Ledger<W> {
         patience: Patience,
         waiter: impl FnOnce() -> W,
     ) -> Admission {
-        self.admit_beyond(class, now, patience, 0, waiter)
+        self.admit_for(CallSite::here(), class, now, patience, 0, waiter)
     }
 
-    /// As [`admit`](Self::admit), when `returning` of the slots that `class` holds are about to be
-    /// released: callers for whom such a slot is there wait for it, whatever the bound of the queue
-    /// and however long a hold lasts. It is as good as free, and to refuse them would be untrue.
+    /// As [`admit`](Self::admit), for a caller elsewhere, when `returning` of the slots that `class`
+    /// holds are about to be released: callers for whom such a slot is there wait for it, whatever
+    /// the bound of the queue and however long a hold lasts. It is as good as free, and to refuse
+    /// them would be untrue.
     ///
     /// # Panics
     /// If `class` is not a class of this budget.
@@ -287,37 +302,38 @@ impl<W> Ledger<W> {
     /// # Examples
     /// ```
     /// use std::time::Duration;
-    /// use partitioned_pool::admission::{Admission, ClassId, Ledger, Patience, Rules};
+    /// use partitioned_pool::admission::{Admission, CallSite, ClassId, Ledger, Patience, Rules};
     ///
     /// let mut ledger = Ledger::new(Rules::fixed(1, 0))?;
-    /// let (reports, now) = (ClassId::new(0), Duration::ZERO);
+    /// let (here, reports, now) = (CallSite::here(), ClassId::new(0), Duration::ZERO);
     /// let patience = Patience::wait(Duration::from_secs(1));
     /// let Admission::Granted(_held) = ledger.admit(reports, now, patience, || "first") else {
     ///     panic!("the slot is free");
     /// };
-    /// let mut ask = |returning| ledger.admit_beyond(reports, now, patience, returning, || "next");
+    /// let mut ask = |returning| ledger.admit_for(here, reports, now, patience, returning, || "next");
     /// assert!(matches!(ask(0), Admission::Refused(_)));
     /// assert!(matches!(ask(1), Admission::Queued(_)));
     /// assert!(matches!(ask(1), Admission::Refused(_)), "the slot on its way is spoken for");
     /// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
     /// ```
     #[inline]
-    pub fn admit_beyond(
+    pub fn admit_for(
         &mut self,
+        by: CallSite,
         class: ClassId,
         now: Duration,
         patience: Patience,
         returning: u32,
         waiter: impl FnOnce() -> W,
     ) -> Admission {
-        if let Some(hold) = self.try_admit(class, now) {
+        if let Some(hold) = self.try_admit_for(by, class, now) {
             return Admission::Granted(hold);
         }
         if self.classes[class.0].waiting() < returning {
-            return Admission::Queued(self.enqueue(class, waiter()));
+            return Admission::Queued(self.enqueue(class, by, waiter()));
         }
         match self.may_queue(class, now, patience) {
-            Ok(()) => Admission::Queued(self.enqueue(class, waiter())),
+            Ok(()) => Admission::Queued(self.enqueue(class, by, waiter())),
             Err(refusal) => Admission::Refused(refusal),
         }
     }
@@ -327,24 +343,52 @@ impl<W> Ledger<W> {
     /// # Panics
     /// If `class` is not a class of this budget.
     #[inline]
+    #[track_caller]
     pub fn try_admit(&mut self, class: ClassId, now: Duration) -> Option<Hold> {
+        self.try_admit_for(CallSite::here(), class, now)
+    }
+
+    /// As [`try_admit`](Self::try_admit), for a caller elsewhere.
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    #[inline]
+    pub fn try_admit_for(&mut self, by: CallSite, class: ClassId, now: Duration) -> Option<Hold> {
         let free = self.classes[class.0].queue.is_empty() && self.admissible(class);
-        free.then(|| self.grant(class, now))
+        free.then(|| self.grant(class, by, now))
     }
 
     /// Gives a slot back. If that lets a waiter in, it is granted the slot in the same step (5).
+    ///
+    /// # Panics
+    /// May panic if `hold` is of another ledger.
     #[inline]
     pub fn release(&mut self, hold: Hold, now: Duration) -> Option<Grant<W>> {
-        self.take_back(&hold, now);
+        let length = now.saturating_sub(hold.since);
+        self.classes[hold.class.0].estimate.record(length, now);
+        self.pass_on(hold, now)
+    }
+
+    /// Gives a slot back that nobody has used: its waiter had left when it was granted. As
+    /// [`release`](Self::release), but it says nothing of how long a hold lasts.
+    ///
+    /// # Panics
+    /// May panic if `hold` is of another ledger.
+    #[inline]
+    pub fn pass_on(&mut self, hold: Hold, now: Duration) -> Option<Grant<W>> {
+        self.take_back(&hold);
         let class = self.next_class()?;
-        let waiter = self.classes[class.0].queue.pop()?;
-        let hold = self.grant(class, now);
+        let (waiter, by) = self.classes[class.0].queue.pop()?;
+        let hold = self.grant(class, by, now);
         debug_assert!(self.next_class().is_none(), "bug: one slot, two admissible");
         Some(Grant { waiter, hold })
     }
 
     /// Takes a waiter out of its queue. `None` if it was granted a slot before: then the grant must
-    /// be released.
+    /// be [passed on](Self::pass_on).
+    ///
+    /// # Panics
+    /// May panic if `ticket` is of another ledger.
     pub fn leave(&mut self, ticket: Ticket) -> Option<W> {
         let queue = &mut self.classes[ticket.class.0].queue;
         queue.remove(ticket.key, ticket.seq)
@@ -354,7 +398,7 @@ impl<W> Ledger<W> {
     pub fn leave_all(&mut self) -> Vec<W> {
         let queues = self.classes.iter_mut().map(|class| &mut class.queue);
         queues
-            .flat_map(|queue| std::iter::from_fn(|| queue.pop()))
+            .flat_map(|queue| std::iter::from_fn(|| Some(queue.pop()?.0)))
             .collect()
     }
 
@@ -368,9 +412,10 @@ impl<W> Ledger<W> {
         Figures {
             used: class.used,
             waiting: class.waiting(),
-            oldest_hold: class.holds.oldest_age(now),
+            oldest_hold: class.holds.oldest(now),
             expected_hold: class.expected_hold(now),
             expected_wait: class.expected_wait(class.waiting(), now),
+            retry_after: class.retry_after(now),
         }
     }
 
@@ -404,25 +449,26 @@ impl<W> Ledger<W> {
         };
         checked.map_err(|cause| Refusal {
             cause,
-            retry_after: c.expected_wait(c.waiting(), now),
+            retry_after: c.retry_after(now),
         })
     }
 
-    fn enqueue(&mut self, class: ClassId, waiter: W) -> Ticket {
+    fn enqueue(&mut self, class: ClassId, by: CallSite, waiter: W) -> Ticket {
         let seq = self.next_seq;
         self.next_seq += 1;
-        let key = self.classes[class.0].queue.push(waiter, seq);
+        let key = self.classes[class.0].queue.push(waiter, by, seq);
         Ticket { class, key, seq }
     }
 
     #[inline]
-    fn grant(&mut self, class: ClassId, now: Duration) -> Hold {
+    fn grant(&mut self, class: ClassId, by: CallSite, now: Duration) -> Hold {
         let c = &mut self.classes[class.0];
         let before = c.lack();
         c.used += 1;
         self.used += 1;
         self.lack -= before - c.lack();
-        let key = c.holds.begin(now);
+        let key = c.holds.begin(now, by);
+        c.estimate.begin(now);
         Hold {
             class,
             key,
@@ -431,10 +477,9 @@ impl<W> Ledger<W> {
     }
 
     #[inline]
-    fn take_back(&mut self, hold: &Hold, now: Duration) {
+    fn take_back(&mut self, hold: &Hold) {
         let c = &mut self.classes[hold.class.0];
-        let since = c.holds.end(hold.key);
-        c.estimate.record(now.saturating_sub(since), now);
+        c.holds.end(hold.key);
         let before = c.lack();
         c.used -= 1;
         debug_assert_eq!(c.holds.len(), c.used as usize);

@@ -2,10 +2,13 @@
 
 use slab::Slab;
 
+use crate::status::CallSite;
+
 /// A waiter and its neighbours in the queue.
 #[derive(Debug)]
 struct Node<W> {
     waiter: W,
+    by: CallSite,
     seq: u64,
     before: Option<usize>,
     after: Option<usize>,
@@ -41,10 +44,11 @@ impl<W> Queue<W> {
         self.head.map(|key| self.nodes[key].seq)
     }
 
-    pub(super) fn push(&mut self, waiter: W, seq: u64) -> usize {
+    pub(super) fn push(&mut self, waiter: W, by: CallSite, seq: u64) -> usize {
         let before = self.tail;
         let key = self.nodes.insert(Node {
             waiter,
+            by,
             seq,
             before,
             after: None,
@@ -57,7 +61,7 @@ impl<W> Queue<W> {
         key
     }
 
-    pub(super) fn pop(&mut self) -> Option<W> {
+    pub(super) fn pop(&mut self) -> Option<(W, CallSite)> {
         let key = self.head?;
         Some(self.unlink(key))
     }
@@ -65,12 +69,12 @@ impl<W> Queue<W> {
     /// Takes the waiter at `key` out, if it is still the one that was given `seq`.
     pub(super) fn remove(&mut self, key: usize, seq: u64) -> Option<W> {
         match self.nodes.get(key) {
-            Some(node) if node.seq == seq => Some(self.unlink(key)),
+            Some(node) if node.seq == seq => Some(self.unlink(key).0),
             _ => None,
         }
     }
 
-    fn unlink(&mut self, key: usize) -> W {
+    fn unlink(&mut self, key: usize) -> (W, CallSite) {
         let node = self.nodes.remove(key);
         match node.before {
             Some(before) => self.nodes[before].after = node.after,
@@ -80,6 +84,6 @@ impl<W> Queue<W> {
             Some(after) => self.nodes[after].before = node.before,
             None => self.tail = node.before,
         }
-        node.waiter
+        (node.waiter, node.by)
     }
 }

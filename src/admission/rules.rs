@@ -105,7 +105,14 @@ impl Rules {
                 capacity: self.capacity,
             });
         }
-        Ok(())
+        let out = self.classes.iter().position(|c| c.reserved == 0);
+        match out.filter(|_| reserved == u64::from(self.capacity)) {
+            Some(class) => Err(InvalidRules::NothingLeft {
+                class,
+                capacity: self.capacity,
+            }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -147,6 +154,15 @@ pub enum InvalidRules {
     Overcommitted {
         /// The sum of all `reserved`.
         reserved: u64,
+        /// The budget's capacity.
+        capacity: u32,
+    },
+    /// A class reserves nothing, and the others reserve all there is: its callers would wait for
+    /// ever.
+    #[error("class {class}: reserves nothing, and the others reserve all {capacity} slots")]
+    NothingLeft {
+        /// Position of the class.
+        class: usize,
         /// The budget's capacity.
         capacity: u32,
     },

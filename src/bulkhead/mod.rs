@@ -7,7 +7,7 @@
 //!
 //! 1. A dropped [`Waiting`] is gone from the queue at once; a grant that crosses it is passed on.
 //! 2. A dropped [`Permit`] gives its slot back, also in a panic.
-//! 3. No waker is called, and no item dropped, while the lock is held.
+//! 3. No waker is called or dropped, and no item dropped, while the lock is held.
 //! 4. After [`Bulkhead::close`] nobody is granted a slot, and every waiter is told.
 
 #[cfg(all(test, partitioned_pool_model))]
@@ -23,11 +23,15 @@ use std::time::Duration;
 use crate::admission::{
     ClassId, Figures, Hold, InvalidRules, Ledger, Patience, Refusal, Rules, Ticket,
 };
+use crate::status::CallSite;
 use crate::sync::{Arc, Clock, Mutex, MutexGuard, PoisonError};
 
-use state::{Answer, State};
+use state::{Answer, Cell, EndOfHold, State};
 
 /// Things that change hands together with a slot.
+///
+/// Its methods are called under the lock of the bulkhead: they must not call back into it, panic, or
+/// drop what belongs to a caller.
 pub trait Stock {
     /// One of them.
     type Item;
@@ -77,7 +81,7 @@ impl Stock for NoStock {
 }
 
 /// A slot, and the item that came with it.
-pub type Granted<S> = (Permit<S>, Option<<S as Stock>::Item>);
+type Granted<S> = (Permit<S>, Option<<S as Stock>::Item>);
 
 /// The answer to [`Bulkhead::request`].
 #[must_use]
@@ -93,7 +97,8 @@ pub enum Request<S: Stock> {
 }
 
 /// The bulkhead was closed while the caller waited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the bulkhead is closed")]
 pub struct Closed;
 
 struct Shared<S: Stock> {
@@ -108,9 +113,9 @@ impl<S: Stock> Shared<S> {
     }
 
     #[inline]
-    fn finish(&self, hold: Hold, item: Option<S::Item>) -> Option<S::Item> {
+    fn finish(&self, hold: Hold, item: Option<S::Item>, end: EndOfHold) -> Option<S::Item> {
         let now = self.clock.now();
-        let (wakes, refused) = self.lock().finish(hold, item, now);
+        let (wakes, refused) = self.lock().finish(hold, item, end, now);
         wakes.wake();
         refused
     }
@@ -168,9 +173,19 @@ impl<S: Stock> Bulkhead<S> {
     /// # Panics
     /// If `class` is not a class of this budget.
     #[inline]
+    #[track_caller]
     pub fn request(&self, class: ClassId, patience: Patience) -> Request<S> {
+        self.request_for(CallSite::here(), class, patience)
+    }
+
+    /// As [`request`](Self::request), for a caller elsewhere.
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    #[inline]
+    pub fn request_for(&self, by: CallSite, class: ClassId, patience: Patience) -> Request<S> {
         let now = self.shared.clock.now();
-        let answer = self.shared.lock().request(class, now, patience);
+        let answer = self.shared.lock().request(by, class, now, patience);
         match answer {
             Answer::Granted(hold, item) => Request::Granted(self.permit(hold), item),
             Answer::Queued(ticket, cell) => Request::Waiting(Waiting {
@@ -187,9 +202,19 @@ impl<S: Stock> Bulkhead<S> {
     /// # Panics
     /// If `class` is not a class of this budget.
     #[inline]
+    #[track_caller]
     pub fn try_acquire(&self, class: ClassId) -> Option<Granted<S>> {
+        self.try_acquire_for(CallSite::here(), class)
+    }
+
+    /// As [`try_acquire`](Self::try_acquire), for a caller elsewhere.
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    #[inline]
+    pub fn try_acquire_for(&self, by: CallSite, class: ClassId) -> Option<Granted<S>> {
         let now = self.shared.clock.now();
-        let (hold, item) = self.shared.lock().try_acquire(class, now)?;
+        let (hold, item) = self.shared.lock().try_acquire(by, class, now)?;
         Some((self.permit(hold), item))
     }
 
@@ -270,7 +295,7 @@ impl<S: Stock> Permit<S> {
     pub fn give_back(mut self, item: S::Item) -> Option<S::Item> {
         let hold = self.hold.take();
         let hold = hold.expect("bug: a permit without a slot");
-        self.shared.finish(hold, Some(item))
+        self.shared.finish(hold, Some(item), EndOfHold::Used)
     }
 
     /// When the slot was granted, on the clock of its bulkhead.
@@ -293,7 +318,7 @@ impl<S: Stock> Drop for Permit<S> {
     #[inline]
     fn drop(&mut self) {
         if let Some(hold) = self.hold.take() {
-            self.shared.finish(hold, None);
+            self.shared.finish(hold, None, EndOfHold::Used);
         }
     }
 }
@@ -320,7 +345,9 @@ impl<S: Stock> Future for Waiting<S> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let (_, cell) = *self.place.as_ref().expect("bug: polled after its end");
-        let Poll::Ready(answer) = self.shared.lock().poll_waiting(cell, cx) else {
+        let mut replaced = None;
+        let answer = self.shared.lock().poll_waiting(cell, cx, &mut replaced);
+        let Poll::Ready(answer) = answer else {
             return Poll::Pending;
         };
         self.place = None;
@@ -340,9 +367,9 @@ impl<S: Stock> Drop for Waiting<S> {
         let Some((ticket, cell)) = self.place.take() else {
             return;
         };
-        let crossed = self.shared.lock().leave(ticket, cell);
-        if let Some((hold, item)) = crossed {
-            self.shared.finish(hold, item);
+        let answer = self.shared.lock().leave(ticket, cell);
+        if let Cell::Granted(hold, item) = answer {
+            self.shared.finish(hold, item, EndOfHold::Crossed);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What is under the lock of a bulkhead. No method here wakes anybody or drops an item.
+//! What is under the lock of a bulkhead. No method here wakes anybody, or drops a waker or
+//! an item: whoever they belong to may call back.
 
 use std::mem;
 use std::task::{Context, Poll, Waker};
@@ -9,6 +10,8 @@ use slab::Slab;
 use crate::admission::{
     Admission, ClassId, Figures, Grant, Hold, Ledger, Patience, Refusal, Ticket,
 };
+
+use crate::status::CallSite;
 
 use super::{Closed, Stock};
 
@@ -34,10 +37,19 @@ impl Wakes {
 type Delivery<S> = (Hold, Option<<S as Stock>::Item>);
 
 /// A caller in the queue, as the lock sees it.
-enum Cell<I> {
+pub(super) enum Cell<I> {
     Waiting(Option<Waker>),
     Granted(Hold, Option<I>),
     Closed,
+}
+
+/// How a slot comes back.
+#[derive(Clone, Copy)]
+pub(super) enum EndOfHold {
+    /// From a caller.
+    Used,
+    /// From a waiter that had left when it was granted.
+    Crossed,
 }
 
 pub(super) enum Answer<I> {
@@ -52,7 +64,7 @@ pub(super) struct State<S: Stock> {
     pub(super) ledger: Ledger<usize>,
     pub(super) stock: S,
     pub(super) closed: bool,
-    cells: Slab<Cell<S::Item>>,
+    pub(super) cells: Slab<Cell<S::Item>>,
     draining: Vec<Waker>,
 }
 
@@ -70,6 +82,7 @@ impl<S: Stock> State<S> {
     #[inline]
     pub(super) fn request(
         &mut self,
+        by: CallSite,
         class: ClassId,
         now: Duration,
         patience: Patience,
@@ -83,7 +96,7 @@ impl<S: Stock> State<S> {
         let enter = || cells.insert(Cell::Waiting(None));
         let admission = self
             .ledger
-            .admit_beyond(class, now, patience, returning, enter);
+            .admit_for(by, class, now, patience, returning, enter);
         match admission {
             Admission::Granted(hold) => Answer::Granted(hold, self.stock.take(class)),
             Admission::Queued(ticket) => Answer::Queued(ticket, cell),
@@ -94,11 +107,16 @@ impl<S: Stock> State<S> {
     }
 
     #[inline]
-    pub(super) fn try_acquire(&mut self, class: ClassId, now: Duration) -> Option<Delivery<S>> {
+    pub(super) fn try_acquire(
+        &mut self,
+        by: CallSite,
+        class: ClassId,
+        now: Duration,
+    ) -> Option<Delivery<S>> {
         if self.closed {
             return None;
         }
-        let hold = self.ledger.try_admit(class, now)?;
+        let hold = self.ledger.try_admit_for(by, class, now)?;
         Some((hold, self.stock.take(class)))
     }
 
@@ -107,6 +125,7 @@ impl<S: Stock> State<S> {
         &mut self,
         hold: Hold,
         item: Option<S::Item>,
+        end: EndOfHold,
         now: Duration,
     ) -> (Wakes, Option<S::Item>) {
         let mut wakes = Wakes::default();
@@ -117,7 +136,11 @@ impl<S: Stock> State<S> {
                 Err(item) => refused = Some(item),
             }
         }
-        if let Some(grant) = self.ledger.release(hold, now) {
+        let grant = match end {
+            EndOfHold::Used => self.ledger.release(hold, now),
+            EndOfHold::Crossed => self.ledger.pass_on(hold, now),
+        };
+        if let Some(grant) = grant {
             wakes.second = self.deliver(grant);
         }
         if self.ledger.used() == 0 && !self.draining.is_empty() {
@@ -135,15 +158,16 @@ impl<S: Stock> State<S> {
         }
     }
 
+    /// A waker that is no longer needed goes to `replaced`, to be dropped outside of the lock.
     pub(super) fn poll_waiting(
         &mut self,
         cell: usize,
         cx: &mut Context<'_>,
+        replaced: &mut Option<Waker>,
     ) -> Poll<Result<Delivery<S>, Closed>> {
         if let Cell::Waiting(waker) = &mut self.cells[cell] {
-            match waker {
-                Some(waker) => waker.clone_from(cx.waker()),
-                None => *waker = Some(cx.waker().clone()),
+            if !matches!(waker, Some(waker) if waker.will_wake(cx.waker())) {
+                *replaced = waker.replace(cx.waker().clone());
             }
             return Poll::Pending;
         }
@@ -154,17 +178,14 @@ impl<S: Stock> State<S> {
         }
     }
 
-    /// Ends a wait; what was granted in that moment comes back and must be passed on.
-    pub(super) fn leave(&mut self, ticket: Ticket, cell: usize) -> Option<Delivery<S>> {
-        match self.cells.remove(cell) {
-            Cell::Granted(hold, item) => Some((hold, item)),
-            Cell::Closed => None,
-            Cell::Waiting(_) => {
-                let left = self.ledger.leave(ticket);
-                debug_assert_eq!(left, Some(cell));
-                None
-            }
+    /// Ends a wait. What was granted in that moment is in the cell and must be passed on.
+    pub(super) fn leave(&mut self, ticket: Ticket, key: usize) -> Cell<S::Item> {
+        let cell = self.cells.remove(key);
+        if let Cell::Waiting(_) = cell {
+            let left = self.ledger.leave(ticket);
+            debug_assert_eq!(left, Some(key));
         }
+        cell
     }
 
     pub(super) fn close(&mut self) -> Wakes {

@@ -13,6 +13,7 @@ use crate::bulkhead::Request;
 use crate::driver::Driver;
 use crate::error::{AcquireError, Phase, Reason, Rejection};
 use crate::observe::{Event, Watch};
+use crate::status::CallSite;
 
 use super::connection::Connection;
 use super::core::{CLASS, ConnectionOf, Core, LinkOf, Slot};
@@ -37,14 +38,18 @@ impl Budget {
 
 impl<D: Driver> Core<D> {
     /// Acquires within the partition's `acquire_timeout`.
-    pub(super) async fn acquire(self: &Arc<Self>) -> Result<Connection<D>, AcquireError> {
+    pub(super) async fn acquire(
+        self: &Arc<Self>,
+        by: CallSite,
+    ) -> Result<Connection<D>, AcquireError> {
         let wait = self.settings.acquire_timeout;
-        self.acquire_within(Patience { wait, work: None }).await
+        self.acquire_within(by, Patience::wait(wait)).await
     }
 
     /// Acquires for a caller that must be done, work included, at `deadline`.
     pub(super) async fn acquire_by(
         self: &Arc<Self>,
+        by: CallSite,
         deadline: Deadline,
     ) -> Result<Connection<D>, AcquireError> {
         let left = deadline.left();
@@ -52,14 +57,17 @@ impl<D: Driver> Core<D> {
             wait: left.min(self.settings.acquire_timeout),
             work: Some(left),
         };
-        self.acquire_within(patience).await
+        self.acquire_within(by, patience).await
     }
 
     /// Acquires without waiting for a slot.
-    pub(super) async fn try_acquire(self: &Arc<Self>) -> Result<Connection<D>, AcquireError> {
+    pub(super) async fn try_acquire(
+        self: &Arc<Self>,
+        by: CallSite,
+    ) -> Result<Connection<D>, AcquireError> {
         let call = Call::new(&self.watch);
         let wait = self.settings.acquire_timeout;
-        let request = match self.bulkhead.try_acquire(CLASS) {
+        let request = match self.bulkhead.try_acquire_for(by, CLASS) {
             Some((permit, link)) => Request::Granted(permit, link),
             None if self.bulkhead.is_closed() => Request::Closed,
             None => return call.end(Err(self.rejection(Reason::NoFreeSlot, Duration::ZERO))),
@@ -72,7 +80,8 @@ impl<D: Driver> Core<D> {
         self: &Arc<Self>,
         limit: Duration,
     ) -> Result<Connection<D>, AcquireError> {
-        let request = self.bulkhead.request(CLASS, Patience::wait(limit));
+        let us = CallSite::here();
+        let request = self.bulkhead.request_for(us, CLASS, Patience::wait(limit));
         let (connection, _) = self.complete(request, limit).await?;
         Ok(connection.unobserved())
     }
@@ -80,10 +89,11 @@ impl<D: Driver> Core<D> {
     #[inline]
     async fn acquire_within(
         self: &Arc<Self>,
+        by: CallSite,
         patience: Patience,
     ) -> Result<Connection<D>, AcquireError> {
         let call = Call::new(&self.watch);
-        match self.bulkhead.request(CLASS, patience) {
+        match self.bulkhead.request_for(by, CLASS, patience) {
             Request::Granted(permit, Some(link)) if self.is_fresh(&link, permit.since()) => {
                 let connection = Connection::new(Arc::clone(self), permit, link);
                 call.end(Ok((connection, Duration::ZERO)))
@@ -210,7 +220,7 @@ impl<D: Driver> Core<D> {
 
     fn rejection(&self, reason: Reason, waited: Duration) -> AcquireError {
         let figures = self.bulkhead.figures(CLASS);
-        self.rejected(reason, waited, &figures, figures.expected_wait)
+        self.rejected(reason, waited, &figures, figures.retry_after)
     }
 
     fn rejected(

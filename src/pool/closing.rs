@@ -3,12 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
 
 use tokio::time::timeout_at;
 
 use crate::driver::Driver;
-use crate::status::Seconds;
+use crate::status::Holder;
 
 use super::core::Core;
 use super::deadline::Deadline;
@@ -32,8 +31,8 @@ pub struct StillHeld {
     pub in_use: u32,
     /// Connections of which the backend is not known gone, those of callers included.
     pub connections: u32,
-    /// Age of the oldest hold.
-    pub oldest_hold: Option<Duration>,
+    /// Who has held longest, and for how long.
+    pub oldest_hold: Option<Holder>,
 }
 
 impl CloseReport {
@@ -53,8 +52,8 @@ impl fmt::Display for CloseReport {
         for held in &self.still_held {
             let (name, in_use, open) = (&held.partition, held.in_use, held.connections);
             write!(f, " {name}: {in_use} in use, {open} connections")?;
-            if let Some(age) = held.oldest_hold {
-                write!(f, ", oldest hold {}", Seconds(age))?;
+            if let Some(holder) = held.oldest_hold {
+                write!(f, ", oldest hold {holder}")?;
             }
             f.write_str(";")?;
         }

@@ -1,6 +1,7 @@
 //! A partition, as a service uses it.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use tokio::time::timeout_at;
 use crate::config::PartitionSettings;
 use crate::driver::{Driver, Endpoint};
 use crate::error::{AcquireError, RunError};
-use crate::status::PartitionStatus;
+use crate::status::{CallSite, PartitionStatus};
 
 use super::connection::Connection;
 use super::core::Core;
@@ -36,8 +37,10 @@ impl<D: Driver> Partition<D> {
     /// # Cancel safety
     /// Dropping the future leaves the queue at once. A slot or connection that was granted in that
     /// moment goes to the next caller; a connection that is being opened goes to the pool.
-    pub async fn acquire(&self) -> Result<Connection<D>, AcquireError> {
-        self.core.acquire().await
+    #[inline]
+    #[track_caller]
+    pub fn acquire(&self) -> impl Future<Output = Result<Connection<D>, AcquireError>> + Send {
+        self.core.acquire(CallSite::here())
     }
 
     /// Acquires for a caller whose wait *and work* must end by `deadline`.
@@ -51,11 +54,12 @@ impl<D: Driver> Partition<D> {
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
-    pub async fn acquire_by(
+    #[track_caller]
+    pub fn acquire_by<T: Into<Deadline>>(
         &self,
-        deadline: impl Into<Deadline>,
-    ) -> Result<Connection<D>, AcquireError> {
-        self.core.acquire_by(deadline.into()).await
+        deadline: T,
+    ) -> impl Future<Output = Result<Connection<D>, AcquireError>> + Send + use<'_, D, T> {
+        self.core.acquire_by(CallSite::here(), deadline.into())
     }
 
     /// Acquires without waiting for a slot. If a slot is free but no connection is open, one is
@@ -67,8 +71,9 @@ impl<D: Driver> Partition<D> {
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
-    pub async fn try_acquire(&self) -> Result<Connection<D>, AcquireError> {
-        self.core.try_acquire().await
+    #[track_caller]
+    pub fn try_acquire(&self) -> impl Future<Output = Result<Connection<D>, AcquireError>> + Send {
+        self.core.try_acquire(CallSite::here())
     }
 
     /// Acquires a connection, runs `work` with it, and gives it back, all by `deadline`.
@@ -82,23 +87,27 @@ impl<D: Driver> Partition<D> {
     ///
     /// # Cancel safety
     /// Dropping the future drops `work` and gives the connection back as above.
-    pub async fn run<T, E, F>(
+    #[track_caller]
+    pub fn run<T, E, F>(
         &self,
         deadline: impl Into<Deadline>,
         work: F,
-    ) -> Result<T, RunError<E>>
+    ) -> impl Future<Output = Result<T, RunError<E>>>
     where
         F: AsyncFnOnce(&mut Connection<D>) -> Result<T, E>,
     {
+        let by = CallSite::here();
         let deadline = deadline.into();
-        let limit = deadline.left();
-        let mut connection = self.core.acquire_by(deadline).await?;
-        match timeout_at(deadline.instant(), work(&mut connection)).await {
-            Ok(done) => done.map_err(RunError::Work),
-            Err(_elapsed) => Err(RunError::DeadlineExceeded {
-                partition: self.name().to_owned(),
-                limit,
-            }),
+        async move {
+            let limit = deadline.left();
+            let mut connection = self.core.acquire_by(by, deadline).await?;
+            match timeout_at(deadline.instant(), work(&mut connection)).await {
+                Ok(done) => done.map_err(RunError::Work),
+                Err(_elapsed) => Err(RunError::DeadlineExceeded {
+                    partition: self.name().to_owned(),
+                    limit,
+                }),
+            }
         }
     }
 

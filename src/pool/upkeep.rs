@@ -55,14 +55,14 @@ impl<D: Driver> Core<D> {
 
     /// Warns once when the oldest hold passes `max_hold`, and again for the next that does.
     fn warn_of_long_holds(&self, status: &PartitionStatus, warned: bool) -> bool {
-        let (Some(limit), Some(age)) = (self.settings.max_hold, status.oldest_hold) else {
+        let (Some(limit), Some(holder)) = (self.settings.max_hold, status.oldest_hold) else {
             return false;
         };
-        let over = age > limit;
+        let over = holder.age > limit;
         if over && !warned {
             let partition = &self.settings.name;
-            let (held, max_hold) = (Seconds(age), Seconds(limit));
-            tracing::warn!(%partition, %held, %max_hold, "a connection is held for longer than max_hold");
+            let max_hold = Seconds(limit);
+            tracing::warn!(%partition, %holder, %max_hold, "a connection is held for longer than max_hold");
         }
         over
     }

@@ -65,7 +65,7 @@ async fn closing_reports_what_is_held_beyond_its_deadline() {
             ("transactional", 1)
         );
         assert_eq!(still[0].connections, 1);
-        assert!(still[0].oldest_hold.unwrap() >= 200 * MS);
+        assert!(still[0].oldest_hold.unwrap().age >= 200 * MS);
         assert!(
             report
                 .to_string()

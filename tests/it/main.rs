@@ -5,10 +5,12 @@ mod postgres;
 
 mod acquiring;
 mod booting;
+mod bulkhead;
 mod closing;
 mod healing;
 mod house;
 mod leaving;
+mod ledger;
 mod ordinary_path;
 mod postgres_source;
 mod soak;
