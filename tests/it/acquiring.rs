@@ -23,7 +23,7 @@ async fn one(connection: &Connection<TokioPostgres>) -> i32 {
 }
 
 fn refused(outcome: Result<Connection<TokioPostgres>, AcquireError>) -> AcquireError {
-    outcome.err().expect("it must be refused")
+    outcome.expect_err("it must be refused")
 }
 
 #[tokio::test(flavor = "multi_thread")]
