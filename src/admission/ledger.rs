@@ -302,7 +302,8 @@ impl<W> Ledger<W> {
     /// # Examples
     /// ```
     /// use std::time::Duration;
-    /// use partitioned_pool::admission::{Admission, CallSite, ClassId, Ledger, Patience, Rules};
+    /// use partitioned_pool::CallSite;
+    /// use partitioned_pool::admission::{Admission, ClassId, Ledger, Patience, Rules};
     ///
     /// let mut ledger = Ledger::new(Rules::fixed(1, 0))?;
     /// let (here, reports, now) = (CallSite::here(), ClassId::new(0), Duration::ZERO);
