@@ -1,6 +1,7 @@
 //! Acquiring a connection on a real server: who gets one, who waits, and what the others are told.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use partitioned_pool::config::{Kind, PartitionConfig};
@@ -363,6 +364,31 @@ async fn a_guard_may_outlive_its_runtime() {
         let status = pool.transactional().status();
         assert_eq!((status.in_use, status.connections()), (0, 0), "{status}");
         tenant.until_gone().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connect_that_was_given_up_is_forgotten_with_its_runtime() {
+    on_each_version(async |tenant| {
+        let proxy = Arc::new(tenant.proxy().await);
+        let partition = small(2).connect_timeout(300 * MS).acquire_timeout(400 * MS);
+        let config = tenant.config(partition).url(tenant.url_by(&proxy));
+        let network = Arc::clone(&proxy);
+        let (pool, held) = in_a_runtime_that_ends(async move {
+            let pool = Pool::connect(config).await.unwrap();
+            let held = pool.transactional().acquire().await.unwrap();
+            network.set(Fault::Pause);
+            refused(pool.transactional().acquire().await);
+            while pool.transactional().status().ghosts == 0 {
+                tokio::time::sleep(MS).await;
+            }
+            (pool, held)
+        })
+        .await;
+        drop(held);
+        let status = pool.transactional().status();
+        assert_eq!((status.in_use, status.connections()), (0, 0), "{status}");
     })
     .await;
 }
