@@ -15,7 +15,8 @@
 //! 3. `free >= sum(lack)`: what is reserved is never lent. It is what makes the rule sound.
 //! 4. A class below its reservation is refused only behind its own waiters.
 //! 5. No admissible waiter is left waiting.
-//! 6. `waiting[c] <= q[c]`; checking and counting are one step.
+//! 6. `waiting[c] <= q[c]`, or, with [`Ledger::admit_for`], the number of slots that are known to
+//!    be on their way back; checking and counting are one step.
 //! 7. First in, first out inside a class: nobody overtakes.
 //! 8. Nothing leaks: every granted hold is released once, every waiter leaves or is granted once.
 
@@ -308,13 +309,35 @@ impl<W> Ledger<W> {
         patience: Patience,
         waiter: impl FnOnce() -> W,
     ) -> Admission {
-        self.admit_for(CallSite::here(), class, now, patience, waiter)
+        self.admit_for(CallSite::here(), class, now, patience, 0, waiter)
     }
 
-    /// As [`admit`](Self::admit), for a caller elsewhere.
+    /// As [`admit`](Self::admit), for a caller elsewhere, when `returning` of the slots that `class`
+    /// holds are about to be released: callers for whom such a slot is there wait for it, whatever
+    /// the bound of the queue and however long a hold lasts. It is as good as free, and to refuse
+    /// them would be untrue.
     ///
     /// # Panics
     /// If `class` is not a class of this budget.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use partitioned_pool::CallSite;
+    /// use partitioned_pool::admission::{Admission, ClassId, Ledger, Patience, Rules};
+    ///
+    /// let mut ledger = Ledger::new(Rules::fixed(1, 0))?;
+    /// let (here, reports, now) = (CallSite::here(), ClassId::new(0), Duration::ZERO);
+    /// let patience = Patience::wait(Duration::from_secs(1));
+    /// let Admission::Granted(_held) = ledger.admit(reports, now, patience, || "first") else {
+    ///     panic!("the slot is free");
+    /// };
+    /// let mut ask = |returning| ledger.admit_for(here, reports, now, patience, returning, || "next");
+    /// assert!(matches!(ask(0), Admission::Refused(_)));
+    /// assert!(matches!(ask(1), Admission::Queued(_)));
+    /// assert!(matches!(ask(1), Admission::Refused(_)), "the slot on its way is spoken for");
+    /// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
+    /// ```
     #[inline]
     pub fn admit_for(
         &mut self,
@@ -322,10 +345,14 @@ impl<W> Ledger<W> {
         class: ClassId,
         now: Duration,
         patience: Patience,
+        returning: u32,
         waiter: impl FnOnce() -> W,
     ) -> Admission {
         if let Some(hold) = self.try_admit_for(by, class, now) {
             return Admission::Granted(hold);
+        }
+        if self.classes[class.0].waiting() < returning {
+            return Admission::Queued(self.enqueue(class, by, waiter()));
         }
         match self.may_queue(class, now, patience) {
             Ok(()) => Admission::Queued(self.enqueue(class, by, waiter())),

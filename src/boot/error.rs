@@ -92,10 +92,11 @@ fn hint(text: &str) -> String {
 }
 
 fn reported(error: &AcquireError) -> String {
-    match error {
+    let text = match error {
         AcquireError::Failed { failure, .. } => failure.to_string(),
         other => other.to_string(),
-    }
+    };
+    text.replace('\n', "\n  ")
 }
 
 fn advice(error: &AcquireError) -> Option<&'static str> {

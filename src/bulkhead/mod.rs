@@ -50,6 +50,13 @@ pub trait Stock {
         item: Self::Item,
         now: Duration,
     ) -> Result<Option<Waker>, Self::Item>;
+
+    /// How many slots of `class` are about to come back, so that a caller may wait for one of them
+    /// though the queue has no room. Default: none is known.
+    fn returning(&self, class: ClassId) -> u32 {
+        let _ = class;
+        0
+    }
 }
 
 /// No stock: slots alone.

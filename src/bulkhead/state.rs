@@ -92,9 +92,11 @@ impl<S: Stock> State<S> {
         }
         let cells = &mut self.cells;
         let cell = cells.vacant_key();
-        let admission = self.ledger.admit_for(by, class, now, patience, || {
-            cells.insert(Cell::Waiting(None))
-        });
+        let returning = self.stock.returning(class);
+        let enter = || cells.insert(Cell::Waiting(None));
+        let admission = self
+            .ledger
+            .admit_for(by, class, now, patience, returning, enter);
         match admission {
             Admission::Granted(hold) => {
                 let item = self.stock.take(&hold);

@@ -64,12 +64,14 @@ impl<D: Driver> Opening<D> {
             let to_ghost = |s: &mut Store<_>| s.shift(place, Stage::Ghost);
             self.core.bulkhead.with_stock(to_ghost);
         }
-        let place = self.place.take();
-        let core = Arc::clone(&self.core);
-        let linger = async {
+        let mut ghost = Self {
+            core: Arc::clone(&self.core),
+            place: self.place.take(),
+        };
+        let linger = async move {
             sleep(ABANDONED_LINGER).await;
-            place.into_iter().for_each(|place| core.give_up(place));
-            core.open_due(0);
+            ghost.give_up();
+            ghost.core.open_due(0);
         };
         tokio::join!(linger, self.fail(failure, took));
     }

@@ -426,4 +426,10 @@ impl<C> Stock for Store<C> {
     ) -> Result<Option<Waker>, Box<Link<C>>> {
         self.offer(link, now)
     }
+
+    /// One that is being closed may take long; one whose caller has left is about to be quiet.
+    #[inline]
+    fn returning(&self, _: ClassId) -> u32 {
+        self.counts.of(Stage::Returning)
+    }
 }

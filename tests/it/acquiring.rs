@@ -1,6 +1,7 @@
 //! Acquiring a connection on a real server: who gets one, who waits, and what the others are told.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use partitioned_pool::config::{Kind, PartitionConfig};
@@ -23,7 +24,7 @@ async fn one(connection: &Connection<TokioPostgres>) -> i32 {
 }
 
 fn refused(outcome: Result<Connection<TokioPostgres>, AcquireError>) -> AcquireError {
-    outcome.err().expect("it must be refused")
+    outcome.expect_err("it must be refused")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -170,7 +171,15 @@ async fn a_rejection_tells_what_is_held_and_when_to_come_back() {
             (rejection.waiting, rejection.max_waiters, rejection.waited),
             (1, 1, Duration::ZERO)
         );
-        assert!(rejection.oldest_hold.is_some() && rejection.retry_after.is_some());
+        assert!(
+            rejection
+                .oldest_hold
+                .unwrap()
+                .at
+                .file()
+                .ends_with("acquiring.rs")
+        );
+        assert!(rejection.retry_after.is_some());
         let text = error.to_string();
         let begins =
             "transactional: rejected, queue full (max 2, in use 2, idle 0, waiting 1; oldest hold ";
@@ -359,6 +368,31 @@ async fn a_guard_may_outlive_its_runtime() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connect_that_was_given_up_is_forgotten_with_its_runtime() {
+    on_each_version(async |tenant| {
+        let proxy = Arc::new(tenant.proxy().await);
+        let partition = small(2).connect_timeout(300 * MS).acquire_timeout(400 * MS);
+        let config = tenant.config(partition).url(tenant.url_by(&proxy));
+        let network = Arc::clone(&proxy);
+        let (pool, held) = in_a_runtime_that_ends(async move {
+            let pool = Pool::connect(config).await.unwrap();
+            let held = pool.transactional().acquire().await.unwrap();
+            network.set(Fault::Pause);
+            refused(pool.transactional().acquire().await);
+            while pool.transactional().status().ghosts == 0 {
+                tokio::time::sleep(MS).await;
+            }
+            (pool, held)
+        })
+        .await;
+        drop(held);
+        let status = pool.transactional().status();
+        assert_eq!((status.in_use, status.connections()), (0, 0), "{status}");
+    })
+    .await;
+}
+
 async fn in_a_runtime_that_ends<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> T {
@@ -384,7 +418,6 @@ async fn whoever_comes_again_after_an_answered_query_is_not_refused_by_its_own_c
         };
         let mut refused = 0;
         for _ in 0..1000 {
-            // In a task of its own, so that a worker runs it beside the one that runs the connection.
             refused += i32::from(once().await.is_err());
         }
         assert_eq!(refused, 0, "of 1,000");

@@ -183,9 +183,10 @@ impl Watch {
     /// Completes when `done` holds, looking again after each poll of the task.
     pub(super) async fn until(&self, done: impl Fn(&Self) -> bool) {
         loop {
-            self.listeners.store(true, Ordering::SeqCst);
             let mut changed = pin!(self.changed.notified());
+            // Before the mark: a poll that ends in between would take the mark away and tell nobody.
             changed.as_mut().enable();
+            self.listeners.store(true, Ordering::SeqCst);
             if done(self) {
                 return;
             }

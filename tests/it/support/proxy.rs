@@ -207,10 +207,14 @@ impl<'a> Pump<'a> {
         loop {
             let read = from.read(&mut chunk).await.unwrap_or(0);
             self.hold_up().await;
-            if read == 0 || to.write_all(&chunk[..read]).await.is_err() {
+            if read == 0 {
                 break;
             }
+            // Counted first: whoever has seen a message finds it in the figures.
             self.count(&chunk[..read]);
+            if to.write_all(&chunk[..read]).await.is_err() {
+                break;
+            }
         }
         to.shutdown().await.ok();
     }
