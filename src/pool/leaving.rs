@@ -25,6 +25,10 @@ pub(super) struct Leaving<D: Driver> {
 }
 
 impl<D: Driver> Leaving<D> {
+    #[expect(
+        clippy::boxed_local,
+        reason = "a connection is boxed wherever it changes hands"
+    )]
     pub(super) fn new(
         core: &Arc<Core<D>>,
         permit: Option<Slot<D>>,
