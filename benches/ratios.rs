@@ -2,7 +2,9 @@
 //! one is not kept.
 //!
 //! Each figure is the ratio of two medians from one run, in which rounds of both sides alternate, so
-//! that whatever else the machine does falls on both. `benches/acquire.rs` has the absolute figures.
+//! that whatever else the machine does falls on both. On a busy machine with few processors, where a
+//! backend runs decides more than the pool does: then keep all of it on one, with `taskset -c 0` before
+//! the command and a Postgres of local binaries. `benches/acquire.rs` has the absolute figures.
 
 mod peers;
 
