@@ -72,6 +72,7 @@ pub use boot::{BootError, Builder, NotInForce};
 pub use driver::Driver;
 #[cfg(feature = "tokio-postgres")]
 pub use driver_tokio_postgres::TokioPostgres;
+pub use error::{AcquireError, Rejection, RunError};
 pub use pool::{
     CloseReport, Connection, Deadline, Partition, PartitionedPool, StillHeld, TakenAway,
 };

@@ -21,6 +21,8 @@ pub enum Readiness {
     Quiet,
     /// Something is unanswered, open or uncertain.
     Unsettled,
+    /// As unsettled, but its task is being polled at this very moment: it may be quiet in the next.
+    Settling,
     /// The connection has ended.
     Lost,
 }

@@ -21,6 +21,7 @@ use super::deadline::Deadline;
 use super::store::{Found, Seek, Seeker, Stage, Store, Trouble};
 
 type RequestOf<D> = Request<Store<ConnectionOf<D>>>;
+type Outcome<D> = Result<Connection<D>, AcquireError>;
 
 /// How much time a call has, and how much of it went where.
 #[derive(Clone, Copy)]
@@ -38,26 +39,26 @@ impl Budget {
 
 impl<D: Driver> Core<D> {
     /// Acquires within the partition's `acquire_timeout`.
-    pub(super) async fn acquire(
+    #[inline]
+    pub(super) fn acquire(
         self: &Arc<Self>,
         by: CallSite,
-    ) -> Result<Connection<D>, AcquireError> {
-        let wait = self.settings.acquire_timeout;
-        self.acquire_within(by, Patience::wait(wait)).await
+    ) -> impl Future<Output = Outcome<D>> + Send {
+        self.acquire_within(by, Patience::wait(self.settings.acquire_timeout))
     }
 
     /// Acquires for a caller that must be done, work included, at `deadline`.
-    pub(super) async fn acquire_by(
+    pub(super) fn acquire_by(
         self: &Arc<Self>,
         by: CallSite,
         deadline: Deadline,
-    ) -> Result<Connection<D>, AcquireError> {
+    ) -> impl Future<Output = Outcome<D>> + Send {
         let left = deadline.left();
         let patience = Patience {
             wait: left.min(self.settings.acquire_timeout),
             work: Some(left),
         };
-        self.acquire_within(by, patience).await
+        self.acquire_within(by, patience)
     }
 
     /// Acquires without waiting for a slot.
@@ -87,18 +88,32 @@ impl<D: Driver> Core<D> {
     }
 
     #[inline]
-    async fn acquire_within(
+    async fn acquire_within(self: &Arc<Self>, by: CallSite, patience: Patience) -> Outcome<D> {
+        let call = Call::new(&self.watch);
+        // What is had at once is never a part of the future: it would be moved in and out of it.
+        let request = match self.at_once(by, patience) {
+            Ok(connection) => return Ok(call.acquired(connection, Duration::ZERO)),
+            Err(request) => request,
+        };
+        call.end(self.complete(request, patience.wait).await)
+    }
+
+    /// A slot and a connection that need nothing else, or what there is instead.
+    #[expect(
+        clippy::result_large_err,
+        reason = "it is no error, and it is moved only on the slow path"
+    )]
+    #[inline]
+    fn at_once(
         self: &Arc<Self>,
         by: CallSite,
         patience: Patience,
-    ) -> Result<Connection<D>, AcquireError> {
-        let call = Call::new(&self.watch);
+    ) -> Result<Connection<D>, RequestOf<D>> {
         match self.bulkhead.request_for(by, CLASS, patience) {
             Request::Granted(permit, Some(link)) if self.is_fresh(&link, permit.since()) => {
-                let connection = Connection::new(Arc::clone(self), permit, link);
-                call.end(Ok((connection, Duration::ZERO)))
+                Ok(Connection::new(Arc::clone(self), permit, link))
             }
-            request => call.end(self.complete(request, patience.wait).await),
+            request => Err(request),
         }
     }
 
@@ -301,25 +316,39 @@ impl<'a> Call<'a> {
         }
     }
 
-    #[inline]
     fn end<D: Driver>(
         mut self,
-        mut outcome: Result<(Connection<D>, Duration), AcquireError>,
-    ) -> Result<Connection<D>, AcquireError> {
-        if let Some(watch) = self.watch.take() {
-            let took = self.started.map_or(Duration::ZERO, |at| at.elapsed());
-            match &mut outcome {
-                Ok((connection, wait)) => {
-                    connection.hand_out();
-                    watch.tell_about(&Event::Acquired { wait: *wait, took });
+        outcome: Result<(Connection<D>, Duration), AcquireError>,
+    ) -> Outcome<D> {
+        match outcome {
+            Ok((connection, wait)) => Ok(self.acquired(connection, wait)),
+            Err(error) => {
+                let waited = self.took();
+                if let Some(watch) = self.watch.take() {
+                    let error = &error;
+                    watch.tell_about(&Event::NotAcquired { error, waited });
                 }
-                Err(error) => watch.tell_about(&Event::NotAcquired {
-                    error,
-                    waited: took,
-                }),
+                Err(error)
             }
         }
-        outcome.map(|(connection, _)| connection)
+    }
+
+    #[inline]
+    fn acquired<D: Driver>(
+        mut self,
+        mut connection: Connection<D>,
+        wait: Duration,
+    ) -> Connection<D> {
+        if let Some(watch) = self.watch.take() {
+            connection.hand_out();
+            let took = self.took();
+            watch.tell_about(&Event::Acquired { wait, took });
+        }
+        connection
+    }
+
+    fn took(&self) -> Duration {
+        self.started.map_or(Duration::ZERO, |at| at.elapsed())
     }
 }
 

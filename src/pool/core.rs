@@ -30,6 +30,9 @@ pub(super) type Slot<D> = Permit<Store<ConnectionOf<D>>>;
 /// In this version each partition is a budget of its own, with one class.
 pub(super) const CLASS: ClassId = ClassId::new(0);
 
+/// How often a thread steps aside for a poll that is about to end.
+const YIELDS: u32 = 3;
+
 pub(super) struct Core<D: Driver> {
     pub(super) settings: PartitionSettings,
     pub(super) driver: D,
@@ -149,7 +152,7 @@ impl<D: Driver> Core<D> {
     /// until the backend is quiet or gone.
     #[inline]
     pub(super) fn take_back(self: &Arc<Self>, permit: Slot<D>, link: LinkOf<D>) {
-        if D::readiness(&link.client) != Readiness::Quiet {
+        if settled::<D>(&link.client) != Readiness::Quiet {
             if self.is_gone(&link) {
                 // It was taken away long ago: neither slot nor place counts any more.
                 let Link { client, place, .. } = *link;
@@ -237,6 +240,22 @@ impl<D: Driver> Core<D> {
             expected_hold: figures.expected_hold,
         }
     }
+}
+
+/// What is known of a backend, after a moment's patience if its task is being polled: the answer that
+/// woke the caller may have come from that very poll, on another thread. Bounded, and short: to start a
+/// task for it would cost more.
+#[inline]
+fn settled<D: Driver>(client: &D::Type) -> Readiness {
+    let mut readiness = D::readiness(client);
+    for _ in 0..YIELDS {
+        if readiness != Readiness::Settling {
+            break;
+        }
+        std::thread::yield_now();
+        readiness = D::readiness(client);
+    }
+    readiness
 }
 
 impl<D: Driver> Drop for Core<D> {

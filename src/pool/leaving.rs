@@ -32,7 +32,7 @@ pub(super) struct Leaving<D: Driver> {
 impl<D: Driver> Leaving<D> {
     #[expect(
         clippy::boxed_local,
-        reason = "a connection is boxed for all of its life"
+        reason = "a connection is boxed wherever it changes hands"
     )]
     pub(super) fn new(
         core: &Arc<Core<D>>,

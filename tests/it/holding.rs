@@ -42,7 +42,8 @@ async fn holders_are_listed_oldest_first_with_place_age_and_backend() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hold_that_passes_max_hold_is_ended_and_its_slot_serves_others() {
     on_each_version(async |tenant| {
-        let pool = tenant.pool(small(1).max_hold(SECOND)).await;
+        let patient = small(1).max_hold(SECOND).acquire_timeout(LONG);
+        let pool = tenant.pool(patient).await;
         let checkout = pool.transactional();
         let forgotten = checkout.acquire().await.unwrap();
         let query = forgotten.simple_query("SELECT pg_sleep(60)");
@@ -56,7 +57,7 @@ async fn a_hold_that_passes_max_hold_is_ended_and_its_slot_serves_others() {
         // The owner still has its guard, and the slot serves others.
         let other = checkout.acquire_by(LONG).await.unwrap();
         other.simple_query("SELECT 1").await.unwrap();
-        assert_eq!(tenant.backends().await, 1);
+        assert_eq!(tenant.transactional_backends().await, 1);
         assert_eq!(checkout.status().in_use, 1);
 
         // Giving back what was taken away changes nothing.
@@ -76,7 +77,8 @@ async fn a_hold_that_passes_max_hold_is_ended_and_its_slot_serves_others() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_that_comes_back_while_it_is_taken_away_leaks_nothing() {
     on_each_version(async |tenant| {
-        let pool = tenant.pool(small(3).max_hold(SECOND)).await;
+        let patient = small(3).max_hold(SECOND).acquire_timeout(LONG);
+        let pool = tenant.pool(patient).await;
         let checkout = pool.transactional();
         let held = async || {
             let connection = checkout.acquire_by(LONG).await.unwrap();
@@ -90,7 +92,7 @@ async fn a_guard_that_comes_back_while_it_is_taken_away_leaks_nothing() {
             (status.in_use, status.connections()) == (0, 0)
         })
         .await;
-        tenant.until_gone().await;
+        assert_eq!(tenant.transactional_backends().await, 0);
         for _ in 0..3 {
             let connection = checkout.acquire_by(LONG).await.unwrap();
             connection.simple_query("SELECT 1").await.unwrap();

@@ -94,6 +94,7 @@ impl Session {
         match self.watch.verdict() {
             Verdict::Quiet => Readiness::Quiet,
             Verdict::Broken => Readiness::Lost,
+            Verdict::Busy if self.watch.is_polled() => Readiness::Settling,
             Verdict::Busy | Verdict::InTransaction | Verdict::Unfenced => Readiness::Unsettled,
         }
     }

@@ -130,6 +130,11 @@ impl Watch {
         }
     }
 
+    /// Whether the task is being polled, or about to be.
+    pub(super) fn is_polled(&self) -> bool {
+        self.state.load(Ordering::Acquire) & (POLLING | WOKEN) != 0
+    }
+
     /// Whether the server has closed its side: then the backend is gone.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
