@@ -1,4 +1,50 @@
 //! Postgres connections in partitions (bulkheads), so that slow reports can never take checkout down.
+//!
+//! A [`PartitionedPool`] divides the Postgres connections of a service into partitions, each with its
+//! own size, queue bound, timeouts and session limits. A workload can exhaust only its own.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use partitioned_pool::config::{FleetConfig, PartitionConfig, PoolConfig};
+//! # #[cfg(feature = "tokio-postgres")]
+//! use partitioned_pool::{PartitionedPool, TokioPostgres};
+//!
+//! # #[cfg(feature = "tokio-postgres")]
+//! # async fn start(url: String) -> Result<(), Box<dyn std::error::Error>> {
+//! // At most 2 replicas, and 1 more in a rolling deploy: (2 + 1) x (20 + 10) connections must fit.
+//! let config = PoolConfig::new("shop", url, FleetConfig::new(2, 1))
+//!     .transactional(PartitionConfig::transactional(20))
+//!     .analytical(PartitionConfig::analytical(10));
+//! let pool = PartitionedPool::<TokioPostgres>::connect(config).await?;
+//!
+//! let paid = pool.transactional().run(Duration::from_secs(1), async |conn| {
+//!     conn.execute("UPDATE orders SET paid = true WHERE id = $1", &[&42]).await
+//! }).await?;
+//! let report = pool.analytical().acquire().await?; // refused at once when 10 reports run
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What it promises
+//!
+//! - Connections never exceed the stated sizes: they count from before they are opened until their
+//!   backend is known gone.
+//! - A slot is free only when its backend is quiet. Whoever leaves in the middle of a query or a
+//!   transaction has it cancelled on the server and rolled back, before anybody else gets the
+//!   connection.
+//! - Every wait is bounded, and every refusal is typed: see [`error`].
+//! - The fleet fits, or the service does not start: see [`fleet`].
+//!
+//! # What it does not do
+//!
+//! It isolates connections, not the CPU, I/O or locks of a server that partitions share. It never
+//! retries work. It speaks no TLS in this version, and refuses a URL that demands it.
+//!
+//! # Where to look
+//!
+//! [`config`] has every setting and every default with its reason; [`PartitionedPool`],
+//! [`Partition`] and [`Connection`] are what a service uses; [`observe`] is for those who watch it.
+//! [`admission`] and [`bulkhead`] are the rule and the waiting behind it, usable without a database.
 
 pub mod admission;
 mod boot;
@@ -26,3 +72,8 @@ pub use driver::Driver;
 pub use driver_tokio_postgres::TokioPostgres;
 pub use pool::{CloseReport, Connection, Deadline, Partition, PartitionedPool, StillHeld};
 pub use status::{PartitionStatus, PoolStatus};
+
+/// The README's code is compiled.
+#[cfg(all(doctest, feature = "tokio-postgres"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

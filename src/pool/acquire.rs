@@ -17,7 +17,7 @@ use crate::observe::{Event, Watch};
 use super::connection::Connection;
 use super::core::{CLASS, ConnectionOf, Core, LinkOf, Slot};
 use super::deadline::Deadline;
-use super::store::{Found, Seek, Stage, Store, Trouble};
+use super::store::{Found, Seek, Seeker, Stage, Store, Trouble};
 
 type RequestOf<D> = Request<Store<ConnectionOf<D>>>;
 
@@ -247,8 +247,9 @@ impl<D: Driver> Future for Seeking<'_, D> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let key = self.key.expect("bug: polled after its end");
-        let core = self.core;
-        let found = core.bulkhead.with_stock(|s| s.poll_seeker(key, cx));
+        let mut replaced = None;
+        let look = |s: &mut Store<_>| s.poll_seeker(key, cx, &mut replaced);
+        let found = self.core.bulkhead.with_stock(look);
         if found.is_ready() {
             self.key = None;
         }
@@ -262,9 +263,11 @@ impl<D: Driver> Drop for Seeking<'_, D> {
             return;
         };
         match self.core.bulkhead.with_stock(|s| s.stop_seeking(key)) {
-            Some(Ok(link)) => self.core.offer(link),
-            Some(Err(Trouble::Failed(failure))) => self.core.tell_failure(failure),
-            Some(Err(Trouble::Closed)) | None => {}
+            Seeker::Answered(Ok(link)) => self.core.offer(link),
+            Seeker::Answered(Err(Trouble::Failed(failure))) => {
+                self.core.opening_failed(None, failure)
+            }
+            Seeker::Answered(Err(Trouble::Closed)) | Seeker::Seeking(_) => {}
         }
     }
 }

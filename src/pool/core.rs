@@ -102,9 +102,13 @@ impl<D: Driver> Core<D> {
         }
     }
 
-    /// Tells the oldest seeker that connecting failed; without a seeker, the log.
-    pub(super) fn tell_failure(&self, failure: Failure) {
-        match self.bulkhead.with_stock(|s| s.fail(failure)) {
+    /// An opening failed: a seeker is told, or the log, and its place is given up if it has one.
+    pub(super) fn opening_failed(&self, place: Option<Place>, failure: Failure) {
+        let told = self.bulkhead.with_stock(|s| match place {
+            Some(place) => s.fail(place, failure),
+            None => s.tell(failure),
+        });
+        match told {
             Ok(waker) => waker.into_iter().for_each(Waker::wake),
             Err(failure) => {
                 let partition = &self.settings.name;
@@ -112,15 +116,17 @@ impl<D: Driver> Core<D> {
                 tracing::warn!(%partition, %endpoint, %failure, "no connection could be opened");
             }
         }
+        self.tell_if_emptied();
     }
 
     /// Gives up a place.
     pub(super) fn give_up(&self, place: Place) {
-        let open = self.bulkhead.with_stock(|s| {
-            s.gone(place);
-            s.is_open()
-        });
-        if !open {
+        self.bulkhead.with_stock(|s| s.gone(place));
+        self.tell_if_emptied();
+    }
+
+    fn tell_if_emptied(&self) {
+        if !self.bulkhead.with_stock(|s| s.is_open()) {
             self.emptying.notify_waiters();
         }
     }

@@ -12,7 +12,7 @@ use crate::observe::Event;
 use crate::status::Seconds;
 
 use super::core::Core;
-use super::store::{Place, Stage};
+use super::store::{Place, Stage, Store};
 
 /// How long the place of an opening stays taken that was given up: a backend that finds its client
 /// gone while it authenticates ends at once, and what remains is the way there.
@@ -53,37 +53,30 @@ impl<D: Driver> Opening<D> {
     }
 
     fn fail(mut self, failure: Failure, took: Duration) {
-        let event = Event::OpenFailed {
-            took,
-            failure: &failure,
-        };
-        self.core.watch.tell_about(&event);
-        self.core.tell_failure(failure);
-        self.end();
+        self.report(&failure, took);
+        let place = self.take_place();
+        self.core.opening_failed(Some(place), failure);
+        self.core.open_due(0);
     }
 
+    /// Tells of the timeout at once, but keeps the place until the server must have noticed, too.
     async fn abandon(mut self, limit: Duration, took: Duration) {
-        let mut place = self.take_place();
-        self.core
-            .bulkhead
-            .with_stock(|s| s.shift(&mut place, Stage::Ghost));
-        self.place = Some(place);
         let failure = connect_timeout(limit);
-        let event = Event::OpenFailed {
-            took,
-            failure: &failure,
-        };
-        self.core.watch.tell_about(&event);
-        self.core.tell_failure(failure);
+        self.report(&failure, took);
+        if let Some(place) = &mut self.place {
+            let to_ghost = |s: &mut Store<_>| s.shift(place, Stage::Ghost);
+            self.core.bulkhead.with_stock(to_ghost);
+        }
+        self.core.opening_failed(None, failure);
         sleep(ABANDONED_LINGER).await;
-        self.end();
-    }
-
-    /// Gives up the place, and opens what that makes room for.
-    fn end(&mut self) {
         let place = self.take_place();
         self.core.give_up(place);
         self.core.open_due(0);
+    }
+
+    fn report(&self, failure: &Failure, took: Duration) {
+        let event = Event::OpenFailed { took, failure };
+        self.core.watch.tell_about(&event);
     }
 
     fn take_place(&mut self) -> Place {
@@ -99,9 +92,8 @@ fn connect_timeout(limit: Duration) -> Failure {
 impl<D: Driver> Drop for Opening<D> {
     fn drop(&mut self) {
         if let Some(place) = self.place.take() {
-            self.core.give_up(place);
-            self.core
-                .tell_failure(Failure::new(None, "connecting was aborted"));
+            let failure = Failure::new(None, "connecting was aborted");
+            self.core.opening_failed(Some(place), failure);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The connections of a budget: the idle ones, the count of all, and who waits for one.
 //!
 //! The store lives under the lock of its bulkhead. It opens and closes nothing; it says what may be.
+//! It wakes nobody, and drops neither connections nor wakers: whoever they belong to may call back.
 //!
 //! 1. `opening + idle + used + returning + closing + ghosts <= capacity`, always: a [`Place`] is made
 //!    before a connection is opened and ends when its backend is known gone.
@@ -76,7 +77,7 @@ pub(super) enum Trouble {
 pub(super) type Found<C> = Result<Link<C>, Trouble>;
 
 /// A caller that has a slot and wants a connection.
-enum Seeker<C> {
+pub(super) enum Seeker<C> {
     Seeking(Option<Waker>),
     Answered(Found<C>),
 }
@@ -160,11 +161,16 @@ impl<C> Store<C> {
         Seek::Seeking(key)
     }
 
-    pub(super) fn poll_seeker(&mut self, key: usize, cx: &mut Context<'_>) -> Poll<Found<C>> {
+    /// A waker that is no longer needed goes to `replaced`, to be dropped outside of the lock.
+    pub(super) fn poll_seeker(
+        &mut self,
+        key: usize,
+        cx: &mut Context<'_>,
+        replaced: &mut Option<Waker>,
+    ) -> Poll<Found<C>> {
         if let Seeker::Seeking(waker) = &mut self.seekers[key] {
-            match waker {
-                Some(waker) => waker.clone_from(cx.waker()),
-                None => *waker = Some(cx.waker().clone()),
+            if !matches!(waker, Some(waker) if waker.will_wake(cx.waker())) {
+                *replaced = waker.replace(cx.waker().clone());
             }
             return Poll::Pending;
         }
@@ -174,15 +180,13 @@ impl<C> Store<C> {
         }
     }
 
-    /// Ends a search. What was found in that moment comes back and must be passed on.
-    pub(super) fn stop_seeking(&mut self, key: usize) -> Option<Found<C>> {
-        match self.seekers.remove(key) {
-            Seeker::Answered(found) => Some(found),
-            Seeker::Seeking(_) => {
-                self.seeking.retain(|seeker| *seeker != key);
-                None
-            }
+    /// Ends a search. What was found in that moment is in the seeker and must be passed on.
+    pub(super) fn stop_seeking(&mut self, key: usize) -> Seeker<C> {
+        let seeker = self.seekers.remove(key);
+        if let Seeker::Seeking(_) = seeker {
+            self.seeking.retain(|other| *other != key);
         }
+        seeker
     }
 
     /// Takes in a connection that was opened, or that a seeker did not wait for.
@@ -210,11 +214,28 @@ impl<C> Store<C> {
         Ok(None)
     }
 
-    /// Tells the oldest seeker that connecting failed.
+    /// Gives up the place of a failed opening. If those that go on cannot serve every seeker, the
+    /// oldest is told.
     ///
     /// # Errors
-    /// The failure, if there is no seeker.
-    pub(super) fn fail(&mut self, failure: Failure) -> Result<Option<Waker>, Failure> {
+    /// The failure, if nobody needs to be told.
+    pub(super) fn fail(
+        &mut self,
+        place: Place,
+        failure: Failure,
+    ) -> Result<Option<Waker>, Failure> {
+        self.gone(place);
+        self.tell(failure)
+    }
+
+    /// Tells the oldest seeker of a failure, if the openings that go on cannot serve every seeker.
+    ///
+    /// # Errors
+    /// The failure, if nobody needs to be told.
+    pub(super) fn tell(&mut self, failure: Failure) -> Result<Option<Waker>, Failure> {
+        if self.seeking.len() <= self.counts.of(Stage::Opening) as usize {
+            return Err(failure);
+        }
         match self.seeking.pop_front() {
             Some(key) => Ok(self.answer(key, Err(Trouble::Failed(failure)))),
             None => Err(failure),

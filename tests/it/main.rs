@@ -1,6 +1,7 @@
-//! The integration tests, in one binary.
+//! The integration tests: one binary, a module a subject.
 
 #[path = "../support/postgres/mod.rs"]
 mod postgres;
 
+mod house;
 mod postgres_source;

@@ -1,0 +1,115 @@
+//! The house stands: a file imports only from its own floor or below (ARCHITECTURE.md).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Longest prefix wins. What is not named here has no floor, and fails the test.
+const FLOORS: [(&str, u8); 17] = [
+    ("config", 0),
+    ("error", 0),
+    ("observe", 0),
+    ("status", 0),
+    ("sync", 0),
+    ("sync_model", 0),
+    ("admission", 1),
+    ("fleet", 1),
+    ("session", 1),
+    ("bulkhead", 2),
+    ("driver", 3),
+    ("pool", 3),
+    ("boot", 4),
+    ("driver/tokio_postgres", 4),
+    ("driver_tokio_postgres", 4),
+    ("fleet/check", 4),
+    ("metrics", 4),
+];
+
+fn floor(module: &str) -> Option<u8> {
+    let on = |name: &&(&str, u8)| {
+        module
+            .strip_prefix(name.0)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    FLOORS
+        .iter()
+        .filter(on)
+        .max_by_key(|f| f.0.len())
+        .map(|f| f.1)
+}
+
+fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, into);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+/// Every file of src but lib.rs: its module path (`fleet/check`) and its text without comments.
+fn files() -> BTreeMap<String, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut paths = Vec::new();
+    sources(&root, &mut paths);
+    let file = |path: PathBuf| {
+        let text = fs::read_to_string(&path).unwrap();
+        let code = |line: &&str| !line.trim_start().starts_with("//");
+        let code: Vec<&str> = text.lines().filter(code).collect();
+        let module = path.strip_prefix(&root).unwrap().with_extension("");
+        let module = module.to_str().unwrap().trim_end_matches("/mod").to_owned();
+        (module, code.join("\n"))
+    };
+    let mut files: BTreeMap<_, _> = paths.into_iter().map(file).collect();
+    assert!(files.remove("lib").is_some() && files.len() > 20);
+    files
+}
+
+/// The `crate::a::b` paths of a file, as `a/b`.
+fn imports(code: &str) -> impl Iterator<Item = String> {
+    code.split("crate::").skip(1).map(|rest| {
+        let end = rest.find(|c: char| !(c.is_ascii_lowercase() || c == '_' || c == ':'));
+        let path = &rest[..end.unwrap_or(rest.len())];
+        path.trim_end_matches(':').replace("::", "/")
+    })
+}
+
+#[test]
+fn a_file_imports_only_from_its_own_floor_or_below() {
+    for (module, code) in files() {
+        let own = floor(&module).unwrap_or_else(|| panic!("{module} has no floor: add it"));
+        for import in imports(&code).filter(|import| !import.is_empty()) {
+            let other = floor(&import).unwrap_or_else(|| panic!("{module}: {import} has no floor"));
+            assert!(
+                other <= own,
+                "{module} (floor {own}) imports {import} (floor {other})"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_decisions_know_no_runtime_no_clock_and_no_driver() {
+    for (module, code) in files() {
+        if floor(&module) == Some(1) && !module.ends_with("tests") {
+            for word in [
+                "tokio",
+                "Instant::now",
+                "SystemTime",
+                "deadpool",
+                "std::net",
+            ] {
+                assert!(!code.contains(word), "{module} mentions {word}");
+            }
+        }
+    }
+}
+
+#[test]
+fn features_are_decided_at_module_lines_of_lib_rs_only() {
+    for (module, code) in files() {
+        assert!(!code.contains("feature ="), "{module} depends on a feature");
+    }
+}
