@@ -5,3 +5,4 @@ mod postgres;
 
 mod house;
 mod postgres_source;
+mod scenario;
