@@ -10,7 +10,7 @@ Reports starve checkout, on a real Postgres: first with one pool for both, then 
 
 Usage: cargo run --release --example reporting_starves_checkout -- [OPTIONS]
 
-  --quick       the same within 20 s, with shorter reports; without it, it takes 2 minutes
+  --quick       the same within 20 s, with shorter reports; without, two minutes
   --svg FILE    where the picture goes; default target/reporting_starves_checkout.svg
   --json FILE   writes the figures as one JSON object; - is standard output, which then holds nothing else
   --help        this text

@@ -29,7 +29,7 @@ use plan::{MAX_CONNECTIONS, Plan};
 use progress::Progress;
 use shop::Shop;
 
-/// The time between a layout's start and its first checkout.
+/// The time until the clock runs.
 const BREATH: Duration = Duration::from_millis(50);
 
 /// The scenario could not be run.
@@ -128,6 +128,7 @@ async fn run_layout(
     let sampler = Sampler::start(server.url(), format!("{service}/")).await;
     let sampler = sampler.map_err(ScenarioError::postgres("look at the server's connections"))?;
     let layout = Arc::new(Layout::start(kind, server.url(), &service).await?);
+    workload::first_checkouts(&layout).await;
     let start = Instant::now() + BREATH + plan.warm_up;
     let reports = tokio::spawn(workload::reports(Arc::clone(&layout), plan.clone(), start));
     let checkouts = workload::checkouts(&layout, plan, start, |at, answered| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Experiment;
 use super::layout::{Kind, Outcome};
 use super::measure::LayoutFigures;
-use super::plan::{ANALYTICAL, DEADLINE, Phase, REPORTS, SHARED, TRANSACTIONAL};
+use super::plan::{ANALYTICAL, CALL, DEADLINE, Phase, REPORTS, SHARED, TRANSACTIONAL};
 use super::report::{grouped, millis, percent};
 use super::workload::Checkout;
 
@@ -16,7 +16,6 @@ const LEFT: f64 = 78.0;
 const RIGHT: f64 = 972.0;
 /// The row of the calls that got no answer, above the scale.
 const LOST_Y: f64 = 156.0;
-const LANE_TOP: f64 = 138.0;
 const DEADLINE_Y: f64 = 174.0;
 const BOTTOM: f64 = 478.0;
 /// The latency at the bottom of the scale, which is logarithmic from there to the deadline.
@@ -59,6 +58,7 @@ pub(crate) fn svg(experiment: &Experiment) -> String {
         picture.line(kind);
     }
     picture.labels();
+    picture.label_both();
     picture.foot();
     picture.svg + "</svg>\n"
 }
@@ -154,7 +154,7 @@ impl Picture<'_> {
         let shared = share(self.incident_of(Kind::Shared));
         let partitioned = share(self.incident_of(Kind::Partitioned));
         let title = format!(
-            "{REPORTS} slow reports: one shared pool loses {shared} of the checkouts, partitions lose {partitioned}"
+            "{REPORTS} slow reports: one shared pool loses {shared} of checkouts, partitions {partitioned}"
         );
         let told = escape(&title);
         self.put(&format!(
@@ -338,11 +338,29 @@ impl Picture<'_> {
         }
     }
 
+    /// Where the two lines lie upon each other: that there are two.
+    fn label_both(&mut self) {
+        let medians = Kind::ALL.map(|kind| {
+            let before = self.experiment.layout(kind).phase(Phase::Before);
+            before.latency.map(|latency| latency.p50)
+        });
+        let slower = medians.into_iter().flatten().max();
+        let Some(slower) = slower.filter(|slower| *slower < CALL * 5 / 4) else {
+            return;
+        };
+        let at = (
+            self.x(self.experiment.plan.before / 2),
+            y(slower.as_secs_f64()) + 22.0,
+        );
+        let text = format!("both answer in {} (median)", millis(slower));
+        self.text(at, &text, PLAIN.anchor("middle"));
+    }
+
     fn p99s(&self) -> Option<String> {
         let figures = self.experiment.layout(Kind::Partitioned);
         let p99 = |phase| Some(millis(figures.phase(phase).latency?.p99));
         let (before, incident) = (p99(Phase::Before)?, p99(Phase::Incident)?);
-        Some(format!("p99 {incident}, before it {before}"))
+        Some(format!("p99 {incident}, and {before} before"))
     }
 
     fn foot(&mut self) {
@@ -350,7 +368,7 @@ impl Picture<'_> {
         let total = self.experiment.plan.total();
         let bin = millis(total / BINS);
         let text = format!(
-            "Line: the median of {bin} of calls, by planned arrival. Band: fastest to slowest. Cross: calls lost. Logarithmic scale."
+            "Line: median of the calls planned in each {bin}. Band: fastest to slowest. Cross: calls without an answer in time. Logarithmic scale."
         );
         self.text((24.0, BOTTOM + 48.0), &text, small);
         let server = &self.experiment.server;

@@ -49,7 +49,7 @@ impl fmt::Display for Phase {
 /// How long each part lasts. A report lasts as long as the incident.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// Checkouts before the first that counts: connections are opened and statements prepared.
+    /// Checkouts before the first that counts.
     pub(crate) warm_up: Duration,
     pub(crate) before: Duration,
     pub(crate) incident: Duration,
@@ -72,9 +72,9 @@ impl Plan {
     /// The same within seconds, reports of 3 s.
     pub(crate) const QUICK: Self = Self {
         warm_up: Duration::from_millis(500),
-        before: Duration::from_millis(2_500),
+        before: Duration::from_secs(2),
         incident: Duration::from_secs(3),
-        after: Duration::from_millis(1_500),
+        after: Duration::from_secs(1),
         p99_slack: Duration::from_millis(10),
     };
 

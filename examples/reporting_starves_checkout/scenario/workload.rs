@@ -27,6 +27,23 @@ pub(crate) struct Report {
     pub(crate) outcome: Outcome,
 }
 
+/// As many as are under way in steady use, twice.
+const FIRST: u32 = 16;
+/// Longer than a busy machine needs to open so many connections.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Has connections opened and statements prepared, before the clock runs: a pool that starts under full load
+/// on a busy machine has a trouble of its own, which is not the one that is measured here.
+pub(super) async fn first_checkouts(layout: &Arc<Layout>) {
+    let mut under_way = JoinSet::new();
+    for number in 0..FIRST {
+        let layout = Arc::clone(layout);
+        under_way.spawn(async move { layout.checkout(number, Instant::now() + PATIENCE).await });
+    }
+    // Whether they succeed is told by the next, which count.
+    under_way.join_all().await;
+}
+
 /// Sends every checkout at its planned time, warm-up included, and returns what became of those that count.
 /// `each_second` gets those that were answered since it was called last.
 ///
