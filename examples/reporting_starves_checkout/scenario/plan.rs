@@ -102,3 +102,32 @@ impl Plan {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn both_layouts(plan: &Plan) -> Duration {
+        2 * (plan.warm_up + plan.total())
+    }
+
+    #[test]
+    fn the_quick_run_leaves_time_to_start_a_server_within_20_s() {
+        assert!(both_layouts(&Plan::QUICK) <= Duration::from_secs(15));
+        assert!(both_layouts(&Plan::FULL) <= Duration::from_secs(120));
+    }
+
+    #[test]
+    fn a_phase_begins_where_the_one_before_it_ends() {
+        let at = |millis| Plan::QUICK.phase_at(Duration::from_millis(millis));
+        let phases = [0, 1_999, 2_000, 4_999, 5_000, 6_000].map(at);
+        let [before, incident, after] = Phase::ALL;
+        assert_eq!(phases, [before, before, incident, incident, after, after]);
+    }
+
+    #[test]
+    fn an_incident_lasts_long_enough_for_most_of_its_checkouts_to_miss_their_deadline() {
+        assert!(Plan::QUICK.incident > 2 * DEADLINE);
+        assert_eq!(Plan::FULL.incident, Duration::from_secs(20));
+    }
+}

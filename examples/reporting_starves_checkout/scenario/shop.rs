@@ -12,10 +12,11 @@ const ITEMS: u32 = 10_000;
 
 const TAKE: &str = "UPDATE reporting_starves_checkout.item SET stock = stock - $2 \
     WHERE id = $1 RETURNING cents";
-const PLACE: &str =
-    "INSERT INTO reporting_starves_checkout.orders (customer) VALUES ($1) RETURNING id";
-const ADD: &str = "INSERT INTO reporting_starves_checkout.order_line (order_id, item_id, quantity, cents) \
-    VALUES ($1, $2, $3, $4)";
+const PLACE: &str = "WITH placed AS (
+        INSERT INTO reporting_starves_checkout.orders (customer) VALUES ($1) RETURNING id
+    )
+    INSERT INTO reporting_starves_checkout.order_line (order_id, item_id, quantity, cents)
+    SELECT id, $2, $3, $4 FROM placed";
 /// What is left of the call's time, which began with the transaction. A negative sleep is none.
 const TAKE_TIME: &str =
     "SELECT pg_sleep($1 - extract(epoch FROM clock_timestamp() - transaction_timestamp())::float8)";
@@ -49,7 +50,7 @@ pub(super) async fn connect(url: &str) -> Result<Client, Error> {
     Ok(client)
 }
 
-/// One checkout: takes the item from the stock, places the order, adds its line, and commits. From its begin
+/// One checkout: takes the item from the stock, places the order with its line, and commits. From its begin
 /// to its commit the database is busy with it for [`CALL`].
 pub(super) async fn checkout(client: &mut ClientWrapper, number: u32) -> Result<(), Error> {
     let (item, quantity) = (i64::from(number % ITEMS) + 1, 1_i64);
@@ -60,13 +61,9 @@ pub(super) async fn checkout(client: &mut ClientWrapper, number: u32) -> Result<
         .await?
         .get(0);
     let place = transaction.prepare_cached(PLACE).await?;
-    let order: i64 = transaction
-        .query_one(&place, &[&i64::from(number)])
-        .await?
-        .get(0);
-    let add = transaction.prepare_cached(ADD).await?;
+    let customer = i64::from(number);
     transaction
-        .execute(&add, &[&order, &item, &quantity, &cents])
+        .execute(&place, &[&customer, &item, &quantity, &cents])
         .await?;
     let take_time = transaction.prepare_cached(TAKE_TIME).await?;
     transaction
