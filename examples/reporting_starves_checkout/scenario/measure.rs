@@ -88,6 +88,8 @@ pub(crate) struct PhaseFigures {
     pub(crate) peak_backends: u32,
     /// How often it was looked at.
     pub(crate) looks: u32,
+    /// The longest time between two looks, over a connection that has nothing to do with the layout.
+    pub(crate) longest_gap: Duration,
 }
 
 /// What a layout came to.
@@ -131,23 +133,24 @@ impl Observed {
             Phase::Incident => self.reports.as_slice(),
             Phase::Before | Phase::After => &[],
         };
-        let backends = self.backends(phase, plan);
+        let seen = self.seen_in(phase, plan);
+        let gaps = seen.windows(2).map(|pair| pair[1].at - pair[0].at);
         PhaseFigures {
             phase,
             checkout: Tally::of(checkouts.iter().map(|c| &c.outcome)),
             latency: Latency::of(&checkouts),
             reports: Tally::of(reports.iter().map(|r| &r.outcome)),
             slowest_rejection: slowest_rejection(reports),
-            peak_backends: backends.iter().copied().max().unwrap_or(0),
-            looks: u32::try_from(backends.len()).expect("bug: fifty a second"),
+            peak_backends: seen.iter().map(|seen| seen.backends).max().unwrap_or(0),
+            looks: u32::try_from(seen.len()).expect("bug: fifty a second"),
+            longest_gap: gaps.max().unwrap_or(plan.lasts(phase)),
         }
     }
 
-    fn backends(&self, phase: Phase, plan: &Plan) -> Vec<u32> {
+    fn seen_in(&self, phase: Phase, plan: &Plan) -> Vec<Seen> {
         let at = |seen: &Seen| seen.at.checked_duration_since(self.start);
         let in_phase = |seen: &&Seen| at(seen).is_some_and(|at| plan.phase_at(at) == phase);
-        let seen = self.seen.iter().filter(in_phase);
-        seen.map(|seen| seen.backends).collect()
+        self.seen.iter().filter(in_phase).copied().collect()
     }
 }
 

@@ -11,6 +11,8 @@ use super::report::{grouped, millis};
 
 /// A report that is rejected at once knows it within this time: a thousand times what it takes, for a busy machine.
 const AT_ONCE: Duration = Duration::from_millis(50);
+/// The sampler looks every 20 ms. If it could not for so long, whatever else ran could not, either.
+const STALL: Duration = Duration::from_millis(150);
 /// The least looks a second at the server's connections that a peak may rest on.
 const LOOKS: u32 = 20;
 
@@ -84,6 +86,9 @@ fn isolated(figures: &LayoutFigures, plan: &Plan) -> Vec<Finding> {
         figures.phase(Phase::Incident),
     ));
     findings.extend(as_fast_as_before(figures, plan));
+    if !findings.is_empty() {
+        findings.extend(figures.phases.iter().filter_map(stalled));
+    }
     findings
 }
 
@@ -168,6 +173,18 @@ fn looked_enough(figures: &PhaseFigures, plan: &Plan) -> Option<Finding> {
         figures.looks, figures.phase
     );
     (f64::from(figures.looks) < wanted).then_some(Finding::ShowsNothing(text))
+}
+
+/// Whether the machine or the server stood still, which no partition can help.
+fn stalled(figures: &PhaseFigures) -> Option<Finding> {
+    let gap = figures.longest_gap;
+    let text = format!(
+        "in phase {} the server did not answer for {}, not even over a connection that has nothing to do with the pool: \
+        what else was found may come from that",
+        figures.phase,
+        millis(gap)
+    );
+    (gap > STALL).then_some(Finding::ShowsNothing(text))
 }
 
 fn first(trouble: Option<&str>) -> String {
