@@ -2,6 +2,8 @@
 //! with a partition for each, it does not notice. On a real Postgres, measured, and an error when it is not so:
 //!
 //! `cargo run --release --example reporting_starves_checkout`
+//!
+//! The README's picture is that of a run with `--svg examples/reporting_starves_checkout/scenario.svg`.
 
 mod args;
 #[path = "../../tests/support/postgres/mod.rs"]
