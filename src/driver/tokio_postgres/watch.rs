@@ -146,7 +146,8 @@ impl Watch {
         remains
     }
 
-    fn owes_nothing(&self) -> bool {
+    /// Whether every request that was sent is answered.
+    pub(super) fn owes_nothing(&self) -> bool {
         self.answered.load(Ordering::Relaxed) >= self.sent.load(Ordering::Relaxed)
     }
 
