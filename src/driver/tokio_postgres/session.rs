@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ::tokio_postgres::CancelToken;
 use deadpool_postgres::ClientWrapper;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -31,6 +32,8 @@ pub struct Session {
     client: Option<ClientWrapper>,
     watch: Arc<Watch>,
     task: JoinHandle<()>,
+    /// The stream, once the task has ended.
+    remains: oneshot::Receiver<Remains>,
     route: Route,
 }
 
@@ -45,6 +48,7 @@ impl Session {
     ) -> Self {
         Self {
             client: Some(client),
+            remains: watch.inherit(),
             watch,
             task,
             route,
@@ -92,27 +96,22 @@ impl Session {
     pub(super) async fn close(mut self) -> End {
         let token = self.cancel_token();
         drop(self.client.take());
-        if timeout(CANCEL_AGAIN, &mut self.task).await.is_err()
-            && let Some(remains) = self.cut().await
-        {
-            return bury(remains, &token, &self.route).await;
+        if timeout(CANCEL_AGAIN, &mut self.task).await.is_err() {
+            self.task.abort();
+            let _ = (&mut self.task).await;
         }
         if self.watch.has_ended() {
             return End::Seen;
         }
-        if self.watch.is_ending() {
-            sleep(LAST_WORD_LINGER).await;
-            return End::Seen;
+        // Also a task that ended by itself, because the answers were out of order, has not seen it.
+        match self.remains.try_recv() {
+            Ok(remains) => bury(remains, &token, &self.route).await,
+            Err(_) if self.watch.is_ending() => {
+                sleep(LAST_WORD_LINGER).await;
+                End::Seen
+            }
+            Err(_) => End::Unseen,
         }
-        End::Unseen
-    }
-
-    /// Ends the task and takes its stream; `None` if it had ended by itself in that moment.
-    async fn cut(&mut self) -> Option<Remains> {
-        let mut remains = self.watch.inherit();
-        self.task.abort();
-        let _ = (&mut self.task).await;
-        remains.try_recv().ok()
     }
 }
 
