@@ -97,6 +97,7 @@ impl Session {
         let token = self.cancel_token();
         drop(self.client.take());
         if timeout(CANCEL_AGAIN, &mut self.task).await.is_err() {
+            self.watch.leave_remains();
             self.task.abort();
             let _ = (&mut self.task).await;
         }
@@ -104,12 +105,13 @@ impl Session {
             return End::Seen;
         }
         // Also a task that ended by itself, because the answers were out of order, has not seen it.
-        match self.remains.try_recv() {
+        let remains = self.remains.try_recv();
+        if self.watch.is_ending() {
+            sleep(LAST_WORD_LINGER).await;
+            return End::Seen;
+        }
+        match remains {
             Ok(remains) => bury(remains, &token, &self.route).await,
-            Err(_) if self.watch.is_ending() => {
-                sleep(LAST_WORD_LINGER).await;
-                End::Seen
-            }
             Err(_) => End::Unseen,
         }
     }

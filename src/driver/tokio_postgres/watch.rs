@@ -72,8 +72,10 @@ pub(super) struct Watch {
     listeners: AtomicBool,
     changed: Notify,
     task: Mutex<Option<Waker>>,
-    /// Who is given the stream when the task ends.
+    /// Who is given the stream when the task ends,
     heir: Mutex<Option<oneshot::Sender<Remains>>>,
+    /// by itself or for a closing, and not with its runtime.
+    leaves_remains: AtomicBool,
 }
 
 /// What a connection runs over.
@@ -138,12 +140,17 @@ impl Watch {
         self.ending.load(Ordering::Acquire)
     }
 
-    /// The stream, once the task has ended, if it ends from now on.
+    /// The stream, once the task has ended: by itself, or after [`leave_remains`](Self::leave_remains).
     pub(super) fn inherit(&self) -> oneshot::Receiver<Remains> {
         let (heir, remains) = oneshot::channel();
         let mut slot = self.heir.lock().unwrap_or_else(PoisonError::into_inner);
         *slot = Some(heir);
         remains
+    }
+
+    /// The stream is wanted even if the task is aborted.
+    pub(super) fn leave_remains(&self) {
+        self.leaves_remains.store(true, Ordering::Release);
     }
 
     /// Whether every request that was sent is answered.
@@ -313,6 +320,9 @@ fn add_one(count: &AtomicU64) {
 /// The task has ended; the stream goes to whoever wants to see the server's end.
 impl<S: Wire> Drop for Tap<S> {
     fn drop(&mut self) {
+        if !self.watch.leaves_remains.load(Ordering::Acquire) {
+            return;
+        }
         let mut heir = self
             .watch
             .heir
@@ -416,6 +426,9 @@ impl<F: Future + Unpin> Future for Watched<F> {
         let mut inner = Context::from_waker(&this.waker);
         let polled = Pin::new(&mut this.connection).poll(&mut inner);
         this.watch.poll_ends();
+        if polled.is_ready() {
+            this.watch.leave_remains();
+        }
         polled
     }
 }
