@@ -160,13 +160,13 @@ impl<D: Driver> PartitionedPool<D> {
             partition.core.shut();
         }
         let mut report = CloseReport::default();
-        if self.drain(begin_to_take(deadline)).await.is_empty() {
-            return report;
+        if !self.drain(begin_to_take(deadline)).await.is_empty() {
+            for partition in self.partitions() {
+                report.taken_away.extend(partition.core.take_all_away());
+            }
+            report.still_held = self.drain(deadline).await;
         }
-        for partition in self.partitions() {
-            report.taken_away.extend(partition.core.take_all_away());
-        }
-        report.still_held = self.drain(deadline).await;
+        self.sample();
         report
     }
 

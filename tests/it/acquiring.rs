@@ -293,6 +293,7 @@ async fn run_gives_the_result_or_says_whether_the_work_began() {
             other => panic!("{other}"),
         }
 
+        until_at_rest(checkout).await;
         let began = Instant::now();
         let late = checkout
             .run(200 * MS, async |conn| {
@@ -379,9 +380,8 @@ async fn a_connect_that_was_given_up_is_forgotten_with_its_runtime() {
             let pool = Pool::connect(config).await.unwrap();
             let held = pool.transactional().acquire().await.unwrap();
             network.set(Fault::Pause);
-            refused(pool.transactional().acquire().await);
             while pool.transactional().status().ghosts == 0 {
-                tokio::time::sleep(MS).await;
+                refused(pool.transactional().acquire().await);
             }
             (pool, held)
         })
