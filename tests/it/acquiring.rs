@@ -208,7 +208,8 @@ async fn a_deadline_that_cannot_be_met_is_refused_at_once() {
                 left,
                 ..
             } => {
-                assert!(expected_hold >= 20 * MS && left <= 5 * MS);
+                // The average counts the hold of the boot check, too.
+                assert!(expected_hold >= 10 * MS && left <= 5 * MS);
             }
             other => panic!("{other}"),
         }
