@@ -115,6 +115,8 @@ pub struct Rejection {
     pub max_connections: u32,
     /// Slots held by callers.
     pub in_use: u32,
+    /// Slots whose callers have left, and whose connections are not yet quiet or gone.
+    pub returning: u32,
     /// Open connections that nobody holds.
     pub idle: u32,
     /// Callers in the queue.
@@ -124,7 +126,8 @@ pub struct Rejection {
     /// Who has held longest, and for how long.
     pub oldest_hold: Option<Holder>,
     /// When to come back: the expected time until everyone who waits now, and one more, has had a
-    /// slot. Before there is evidence of how long holds last, the partition's acquire timeout.
+    /// slot. Before enough holds have ended to tell, the larger of the partition's acquire timeout and
+    /// the age of the oldest hold.
     /// `None` only when the pool is closed.
     pub retry_after: Option<Duration>,
 }
@@ -138,12 +141,16 @@ impl fmt::Display for Rejection {
             in_use,
             idle,
             waiting,
+            returning,
             ..
         } = self;
         write!(
             f,
             "{partition}: rejected, {reason} (max {max_connections}, in use {in_use}, idle {idle}, waiting {waiting}"
         )?;
+        if *returning > 0 {
+            write!(f, ", on their way back {returning}")?;
+        }
         if let Some(holder) = self.oldest_hold {
             write!(f, "; oldest hold {holder}")?;
         }
@@ -270,6 +277,23 @@ impl StdError for Failure {
 }
 
 /// A call got no connection.
+///
+/// # Examples
+/// A service that answers "busy, come back" apart from "the database is down":
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::AcquireError;
+///
+/// /// Status code and `Retry-After`, in seconds.
+/// fn answer(error: &AcquireError) -> (u16, Option<u64>) {
+///     let after = error.retry_after().unwrap_or(Duration::from_secs(1));
+///     if error.is_rejection() {
+///         (429, Some(after.as_secs().max(1)))
+///     } else {
+///         (503, None)
+///     }
+/// }
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AcquireError {

@@ -43,7 +43,9 @@
 //! # Where to look
 //!
 //! [`config`] has every setting and every default with its reason; [`PartitionedPool`],
-//! [`Partition`] and [`Connection`] are what a service uses; [`observe`] is for those who watch it.
+//! [`Partition`] and [`Connection`] are what a service uses; [`observe`] is for those who watch it, and
+//! metrics (feature `metrics`) are one way to do so; [`driver`] and [`session`] are for who writes another
+//! driver.
 //! [`admission`] and [`bulkhead`] are the rule and the waiting behind it, usable without a database.
 
 pub mod admission;

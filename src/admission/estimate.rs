@@ -49,6 +49,11 @@ impl HoldEstimate {
         Duration::from_nanos(self.average)
     }
 
+    /// Whether enough holds have ended to tell how long one lasts.
+    pub(super) fn has_evidence(&self) -> bool {
+        self.ended >= EVIDENCE
+    }
+
     /// The expected length of a hold, or `None` without evidence.
     ///
     /// It is the average of ended holds. When none has begun or ended for longer than that average,
@@ -59,7 +64,7 @@ impl HoldEstimate {
     /// when a burst has just taken those slots: so beginnings count, too. (While everything is stuck
     /// none begins, either.)
     pub(super) fn expected(&self, mean_age: Option<Duration>, now: Duration) -> Option<Duration> {
-        let average = (self.ended >= EVIDENCE).then(|| self.average());
+        let average = self.has_evidence().then(|| self.average());
         let stalled = now.saturating_sub(self.last_turn) > self.average();
         let age = mean_age.filter(|age| stalled && !age.is_zero());
         average.max(age)

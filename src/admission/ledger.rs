@@ -117,7 +117,7 @@ pub struct Refusal {
     /// Why.
     pub cause: Cause,
     /// The expected time until everyone who waits now, and one more, has had a slot, and at least
-    /// until the oldest hold has ended; `None` without evidence of how long a hold lasts.
+    /// until the oldest hold has ended; `None` before enough holds have ended to tell.
     pub retry_after: Option<Duration>,
 }
 
@@ -213,6 +213,10 @@ impl<W> Class<W> {
     /// had a slot, and not before the oldest hold can be expected to have ended. (Holds that began
     /// together end together; counting on an even flow, the first slot would be promised too early.)
     fn retry_after(&self, now: Duration) -> Option<Duration> {
+        // The age of young holds says nothing of when they end.
+        if !self.estimate.has_evidence() {
+            return None;
+        }
         let oldest = self.holds.oldest(now).map_or(Duration::ZERO, |h| h.age);
         let first = self.expected_hold(now)?.saturating_sub(oldest);
         Some(self.expected_wait(self.waiting(), now)?.max(first))

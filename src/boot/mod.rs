@@ -134,16 +134,17 @@ fn judge(report: &FleetReport, mode: FleetCheck) -> Result<(), BootError> {
 impl<D: Driver> PartitionedPool<D> {
     /// Connects every partition once and looks at what is there.
     async fn survey(&self, settings: &Settings, looking: bool) -> Result<FleetReport, BootError> {
+        let started = Instant::now();
         let mut survey = Survey::default();
         for partition in self.partitions() {
-            let first = first_connection(partition, &settings.boot).await?;
+            let first = first_connection(partition, &settings.boot, looking, started).await?;
             let sight = match first {
                 First::Connected(connection) => {
                     let service = looking.then_some(settings.service.as_str());
                     inspect(partition, connection, service, settings.boot.check_timeout).await?
                 }
-                First::Full if looking => None,
-                First::Full | First::Absent => continue,
+                First::Full => None,
+                First::Absent => continue,
             };
             if looking {
                 survey.add(partition.endpoint(), partition.settings(), sight);
@@ -164,22 +165,27 @@ enum First<D: Driver> {
 async fn first_connection<D: Driver>(
     partition: &Partition<D>,
     boot: &BootSettings,
+    looking: bool,
+    started: Instant,
 ) -> Result<First<D>, BootError> {
-    let started = Instant::now();
     let patience = match boot.when_unavailable {
         WhenUnavailable::Wait(bound) => bound,
         _ => Duration::ZERO,
     };
     let mut pause = FIRST_PAUSE;
     loop {
-        let error = match partition.first(boot.check_timeout).await {
+        let limit = match patience.saturating_sub(started.elapsed()) {
+            Duration::ZERO => boot.check_timeout,
+            left => boot.check_timeout.min(left),
+        };
+        let error = match partition.first(limit).await {
             Ok(connection) => return Ok(First::Connected(connection)),
             Err(error) => error,
         };
         let tried = started.elapsed();
         let left = patience.saturating_sub(tried);
         if left.is_zero() || is_final(&error) {
-            return give_up(partition, boot, error, tried);
+            return give_up(partition, boot, looking, error, tried);
         }
         tracing::warn!(partition = partition.name(), %error, left = %Seconds(left), "waiting for the database");
         sleep(pause.min(left)).await;
@@ -196,11 +202,14 @@ fn is_final(error: &AcquireError) -> bool {
 fn give_up<D: Driver>(
     partition: &Partition<D>,
     boot: &BootSettings,
+    looking: bool,
     error: AcquireError,
     tried: Duration,
 ) -> Result<First<D>, BootError> {
     let failure = error.failure();
-    if failure.is_some_and(Failure::is_too_many_connections) {
+    if looking && failure.is_some_and(Failure::is_too_many_connections) {
+        let endpoint = partition.endpoint();
+        tracing::warn!(partition = partition.name(), %endpoint, %error, "its session limits could not be read back");
         return Ok(First::Full);
     }
     if boot.when_unavailable == WhenUnavailable::Start && !is_final(&error) {

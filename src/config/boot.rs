@@ -78,7 +78,8 @@ impl BootConfig {
         self
     }
 
-    /// The longest that the whole boot check of one server may take. Default: [`DEFAULT_CHECK_TIMEOUT`].
+    /// The longest that one try to connect a partition may take, and then the look at its server: each.
+    /// Default: [`DEFAULT_CHECK_TIMEOUT`].
     #[must_use]
     pub fn check_timeout(mut self, timeout: Duration) -> Self {
         self.check_timeout = Some(timeout);

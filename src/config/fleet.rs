@@ -120,15 +120,16 @@ impl ExternalPool {
         }
     }
 
-    /// The role it connects as, whose own limit it counts against. Default: not known, it counts for the server only.
+    /// The role it connects as, whose own limit it counts against. Default: not known; if the partitions use exactly one role, it
+    /// is counted toward that, else for the server only.
     #[must_use]
     pub fn role(mut self, role: impl Into<String>) -> Self {
         self.role = Some(role.into());
         self
     }
 
-    /// The database it connects to, whose own limit it counts against. Default: not known, it counts for the
-    /// server only.
+    /// The database it connects to, whose own limit it counts against. Default: not known; if the
+    /// partitions use exactly one database, it is counted toward that, else for the server only.
     #[must_use]
     pub fn database(mut self, database: impl Into<String>) -> Self {
         self.database = Some(database.into());

@@ -100,6 +100,6 @@ pub struct ExternalSettings {
 pub struct BootSettings {
     /// What happens when a database is not there yet; a bound on waiting is above 0.
     pub when_unavailable: WhenUnavailable,
-    /// The longest that the whole boot check of one server may take. Above 0.
+    /// The longest that one try to connect may take, and then the look at the server. Above 0.
     pub check_timeout: Duration,
 }

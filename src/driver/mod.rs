@@ -37,7 +37,7 @@ pub enum End {
     Unseen,
 }
 
-/// Where connections of a partition go to, without any secret.
+/// Where connections of a partition go to, without any secret. Exhaustive: drivers make it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// Hosts and ports, as stated: `db1:5432,db2:5432`, or the directory of a socket.

@@ -48,17 +48,18 @@ impl<D: Driver> Core<D> {
     }
 
     /// Acquires for a caller that must be done, work included, at `deadline`.
-    pub(super) fn acquire_by(
+    pub(super) async fn acquire_by(
         self: &Arc<Self>,
         by: CallSite,
         deadline: Deadline,
-    ) -> impl Future<Output = Outcome<D>> + Send {
+    ) -> Outcome<D> {
+        // Not when the future was made, but now that it runs.
         let left = deadline.left();
         let patience = Patience {
             wait: left.min(self.settings.acquire_timeout),
             work: Some(left),
         };
-        self.acquire_within(by, patience)
+        self.acquire_within(by, patience).await
     }
 
     /// Acquires without waiting for a slot.
@@ -251,13 +252,15 @@ impl<D: Driver> Core<D> {
         retry_after: Option<Duration>,
     ) -> AcquireError {
         let counts = self.bulkhead.with_stock(|s| s.counts);
-        let fallback = self.settings.acquire_timeout;
+        let oldest = figures.oldest_hold.map_or(Duration::ZERO, |h| h.age);
+        let fallback = self.settings.acquire_timeout.max(oldest);
         AcquireError::Rejected(Box::new(Rejection {
             partition: self.settings.name.clone(),
             reason,
             waited,
             max_connections: self.settings.max_connections.get(),
             in_use: figures.used.saturating_sub(counts.slots_returning),
+            returning: counts.slots_returning,
             idle: counts.of(Stage::Idle),
             waiting: figures.waiting,
             max_waiters: self.settings.max_waiters,

@@ -37,6 +37,16 @@ impl<D: Driver> Partition<D> {
     /// # Cancel safety
     /// Dropping the future leaves the queue at once. A slot or connection that was granted in that
     /// moment goes to the next caller; a connection that is being opened goes to the pool.
+    ///
+    /// # Examples
+    /// ```
+    /// # use partitioned_pool::{AcquireError, Partition, TokioPostgres};
+    /// async fn stock(checkout: &Partition<TokioPostgres>) -> Result<(), Box<dyn std::error::Error>> {
+    ///     let connection = checkout.acquire().await?;
+    ///     connection.query("SELECT id, left_over FROM stock", &[]).await?;
+    ///     Ok(())
+    /// }
+    /// ```
     #[inline]
     #[track_caller]
     pub fn acquire(&self) -> impl Future<Output = Result<Connection<D>, AcquireError>> + Send {
@@ -54,6 +64,20 @@ impl<D: Driver> Partition<D> {
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
+    ///
+    /// # Examples
+    /// ```
+    /// # use partitioned_pool::{AcquireError, Partition, TokioPostgres};
+    /// # use std::time::{Duration, Instant};
+    /// async fn within_the_request(
+    ///     checkout: &Partition<TokioPostgres>,
+    ///     arrived: Instant,
+    /// ) -> Result<(), AcquireError> {
+    ///     let connection = checkout.acquire_by(arrived + Duration::from_secs(1)).await?;
+    /// #   drop(connection);
+    ///     Ok(())
+    /// }
+    /// ```
     #[track_caller]
     pub fn acquire_by<T: Into<Deadline>>(
         &self,
@@ -71,6 +95,19 @@ impl<D: Driver> Partition<D> {
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
+    ///
+    /// # Examples
+    /// ```
+    /// # use partitioned_pool::{AcquireError, Partition, TokioPostgres};
+    /// /// Refreshes a cache if there is room for it now, and else later.
+    /// async fn refresh(reports: &Partition<TokioPostgres>) -> Result<bool, AcquireError> {
+    ///     match reports.try_acquire().await {
+    ///         Ok(connection) => { /* refresh with it */ drop(connection); Ok(true) }
+    ///         Err(error) if error.is_rejection() => Ok(false),
+    ///         Err(error) => Err(error),
+    ///     }
+    /// }
+    /// ```
     #[track_caller]
     pub fn try_acquire(&self) -> impl Future<Output = Result<Connection<D>, AcquireError>> + Send {
         self.core.try_acquire(CallSite::here())
@@ -87,6 +124,25 @@ impl<D: Driver> Partition<D> {
     ///
     /// # Cancel safety
     /// Dropping the future drops `work` and gives the connection back as above.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use partitioned_pool::{Partition, RunError, TokioPostgres};
+    /// async fn pay(
+    ///     checkout: &Partition<TokioPostgres>,
+    ///     order: i32,
+    /// ) -> Result<u64, RunError<deadpool_postgres::tokio_postgres::Error>> {
+    ///     checkout.run(Duration::from_secs(1), async |connection| {
+    ///         let transaction = connection.transaction().await?;
+    ///         let paid = transaction
+    ///             .execute("UPDATE orders SET paid = true WHERE id = $1", &[&order])
+    ///             .await?;
+    ///         transaction.commit().await?;
+    ///         Ok(paid)
+    ///     }).await
+    /// }
+    /// ```
     #[track_caller]
     pub fn run<T, E, F>(
         &self,

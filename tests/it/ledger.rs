@@ -127,6 +127,9 @@ impl Reference {
 
     /// Until as many turns are over, and never before the oldest hold can have ended.
     fn retry_after(&self, class: usize, now: Duration) -> Option<Duration> {
+        if self.ended[class].len() < 8 {
+            return None;
+        }
         let oldest = self.oldest_hold(class, now).unwrap_or_default();
         let first = self.expected_hold(class, now)?.saturating_sub(oldest);
         self.expected_wait(class, now).map(|wait| wait.max(first))

@@ -27,10 +27,19 @@ const KNOWN: &str = "user, password, dbname, host, hostaddr, port, options, sslm
 ///
 /// The error never repeats a part of the URL: it may be a part of the password.
 pub(super) fn parse(settings: &PartitionSettings) -> Result<Config, String> {
-    let parsed = settings.url.expose().parse::<Config>();
-    let mut config = parsed.map_err(|error| explain(&error))?;
+    let url = settings.url.expose();
+    let mut config = url.parse::<Config>().map_err(|error| explain(&error))?;
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
         return Err("names no host; write postgres://USER@HOST/DATABASE".to_owned());
+    }
+    if (url.contains("://") && url.matches('@').count() > 1)
+        || !config.get_hosts().iter().all(is_plain)
+    {
+        return Err(
+            "is ambiguous: a special character in the password (an @ is %40) must be \
+            percent-encoded"
+                .to_owned(),
+        );
     }
     if config.get_ssl_mode() == SslMode::Require {
         return Err(
@@ -60,6 +69,15 @@ fn explain(error: &::tokio_postgres::Error) -> String {
         _ => "is neither postgres://USER:PASSWORD@HOST:PORT/DATABASE nor key=value pairs; \
             a special character in the password must be percent-encoded"
             .to_owned(),
+    }
+}
+
+/// A password with an unencoded `@` ends up in the host, and hosts are printed.
+fn is_plain(host: &Host) -> bool {
+    let plain = |c: char| c.is_alphanumeric() || "._:%-".contains(c);
+    match host {
+        Host::Tcp(name) => name.chars().all(plain),
+        Host::Unix(_) => true,
     }
 }
 
@@ -110,5 +128,85 @@ pub(super) fn endpoint(config: &Config) -> Endpoint {
         hosts: hosts.join(","),
         database: config.get_dbname().unwrap_or(&user).to_owned(),
         user,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{FleetConfig, PartitionConfig, PoolConfig};
+
+    use super::*;
+
+    fn parsed(url: &str) -> Result<Config, String> {
+        let config = PoolConfig::new("shop", url, FleetConfig::new(1, 0))
+            .transactional(PartitionConfig::transactional(2))
+            .analytical(PartitionConfig::analytical(1));
+        parse(&config.resolve().unwrap().partitions[0])
+    }
+
+    #[test]
+    fn no_part_of_a_password_becomes_a_printed_host_or_database() {
+        for url in [
+            "postgres://app:x@hunter2@db/shop",
+            "postgres://app:@hunter2@db/shop",
+            "postgres://app:x@hunter2:5432@db/shop",
+            "postgres://app:x@hunter2/rest@db/shop",
+            "postgres://app:x@hunter2?rest@db/shop",
+            "postgres://app:x@y,hunter2@db/shop",
+            "postgres://app:hunter2@db/shop",
+            "postgres://app:hunter2/x@db/shop",
+            "host=db user=app password=hunter2",
+            "host=db user=app password='hunter2 x'",
+            "host=db user=app password=x hunter2",
+        ] {
+            let told = match parsed(url) {
+                Ok(config) => endpoint(&config).to_string(),
+                Err(problem) => problem,
+            };
+            assert!(
+                !told.contains("hunter2") && !told.contains("rest"),
+                "{url}: {told}"
+            );
+        }
+    }
+
+    #[test]
+    fn hosts_of_every_kind_are_told_with_their_ports() {
+        for (url, told) in [
+            ("postgres://app@db/shop", "shop on db:5432 as app"),
+            ("postgres://app@a:1,b:2/shop", "shop on a:1,b:2 as app"),
+            ("postgres://app@[::1]:9/shop", "shop on [::1]:9 as app"),
+            ("host=/run/pg user=app", "app on /run/pg:5432 as app"),
+            (
+                "hostaddr=10.1.2.3 user=app dbname=shop",
+                "shop on 10.1.2.3:5432 as app",
+            ),
+        ] {
+            assert_eq!(endpoint(&parsed(url).unwrap()).to_string(), told);
+        }
+    }
+
+    #[test]
+    fn a_dead_first_host_leaves_time_for_the_next() {
+        let one = parsed("postgres://app@a/shop").unwrap();
+        let three = parsed("postgres://app@a,b,c/shop").unwrap();
+        let limit = |config: &Config| config.get_connect_timeout().copied().unwrap();
+        assert_eq!(limit(&three) * 3, limit(&one));
+        let stated = parsed("postgres://app@a,b/shop?connect_timeout=7").unwrap();
+        assert_eq!(limit(&stated), Duration::from_secs(7));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_refused_with_what_to_do() {
+        for (url, told) in [
+            ("postgres:///shop?user=app", "names no host"),
+            ("postgres://db/shop", "names no user"),
+            ("postgres://app@db/shop?sslmode=require", "sslmode=require"),
+            ("postgres://app@db:many/shop", "port"),
+            ("postgres://app@db/shop?aplication_name=x", "known are"),
+        ] {
+            let problem = parsed(url).unwrap_err();
+            assert!(problem.contains(told), "{url}: {problem}");
+        }
     }
 }
