@@ -27,6 +27,9 @@ use crate::session::{dress, version_num};
 use connect::Failed;
 pub use session::Session;
 
+/// The crates whose types a service meets here, in the versions that this crate is built on.
+pub use {::deadpool_postgres, ::tokio_postgres};
+
 /// The driver for [`PartitionedPool`](crate::PartitionedPool) on tokio-postgres.
 ///
 /// The guard of a connection derefs to deadpool-postgres's [`ClientWrapper`]: `query`, `execute`,
