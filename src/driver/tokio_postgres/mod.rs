@@ -88,7 +88,7 @@ impl Manager for TokioPostgres {
         let landed = Cell::new(Some((opened.client, tokio::spawn(async {}))));
         let wrapper = LANDED.scope(landed, self.manager.create()).await?;
         let version = version_num(&opened.server_version);
-        let mut session = Session::new(wrapper, opened.watch, opened.task, opened.route);
+        let mut session = Session::new(wrapper, opened.watch, opened.task, opened.route, version);
         let dress = dress(&self.settings, version);
         match session.client().simple_query(&dress).await {
             Ok(messages) => {
@@ -157,6 +157,10 @@ impl Driver for TokioPostgres {
 
     async fn settle(&self, session: &mut Session) -> Readiness {
         settle::settle(session).await
+    }
+
+    async fn reset(&self, session: &mut Session) -> Readiness {
+        settle::reset(session, &dress(&self.settings, session.version())).await
     }
 
     async fn close(&self, session: Session) -> End {

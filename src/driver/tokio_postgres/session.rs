@@ -34,6 +34,8 @@ pub struct Session {
     task: JoinHandle<()>,
     route: Route,
     backend_pid: Option<i32>,
+    /// `server_version_num`.
+    version: u32,
 }
 
 const CLOSED: &str = "bug: a session was used while it is closed";
@@ -44,6 +46,7 @@ impl Session {
         watch: Arc<Watch>,
         task: JoinHandle<()>,
         route: Route,
+        version: u32,
     ) -> Self {
         Self {
             client: Some(client),
@@ -51,6 +54,7 @@ impl Session {
             task,
             route,
             backend_pid: None,
+            version,
         }
     }
 
@@ -60,6 +64,10 @@ impl Session {
             SimpleQueryMessage::Row(row) => row.get(0)?.parse().ok(),
             _ => None,
         });
+    }
+
+    pub(super) fn version(&self) -> u32 {
+        self.version
     }
 
     pub(super) fn leash(&self) -> SessionLeash {
