@@ -9,6 +9,7 @@ mod acquiring;
 mod booting;
 mod bulkhead;
 mod closing;
+mod faults;
 mod healing;
 mod holding;
 mod house;
