@@ -186,6 +186,8 @@ impl Driver for TokioPostgres {
             Failed::Io(_) => None,
         };
         match error.0 {
+            // It has no cause that could be recognised later.
+            Failed::Driver(error) if error.is_closed() => Failure::lost(error),
             Failed::Driver(error) => Failure::new(sqlstate, error),
             Failed::Io(error) => Failure::new(sqlstate, error),
         }
