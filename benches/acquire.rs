@@ -126,8 +126,11 @@ fn rejection(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// On one thread: from `block_on` beside worker threads, where criterion measures, every figure holds
+/// two wake-ups of another thread. `benches/ratios.rs` has the other ways to run it.
 fn select_one(criterion: &mut Criterion) {
-    let runtime = runtime(2);
+    let mut builder = Builder::new_current_thread();
+    let runtime = builder.enable_all().build().expect("a runtime");
     let server = runtime.block_on(peers::server());
     let (ours, bb8, sqlx) = runtime.block_on(async {
         let url = server.url();

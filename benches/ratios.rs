@@ -300,8 +300,9 @@ fn main() -> ExitCode {
     let server = many.block_on(peers::server());
     kept &= show(one.block_on(select_one(server.url(), "one thread")));
     kept &= show(many.block_on(in_a_task(server.url().to_owned())));
-    // A caller outside of every worker, such as `main` itself, can drop its guard while a worker still
-    // polls the connection's task: then the backend is not known quiet, and the return takes a task.
+    // A caller outside of every worker, such as `main` itself, has its answer while a worker may still be
+    // polling the connection's task. Until that poll has ended, the backend is not known quiet, and the
+    // next query wakes a worker that has gone to sleep.
     kept &= show(many.block_on(select_one(server.url(), "block_on")));
     drop(server);
     if check && !kept {

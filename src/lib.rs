@@ -60,7 +60,7 @@ pub mod fleet;
 pub mod metrics;
 pub mod observe;
 mod pool;
-mod session;
+pub mod session;
 mod status;
 #[cfg(not(partitioned_pool_model))]
 mod sync;

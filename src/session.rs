@@ -1,4 +1,5 @@
-//! The session limits of a partition as SQL, for whatever server version.
+//! The session limits of a partition as SQL, for whatever server version: what a driver sends when it has
+//! connected.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -46,9 +47,26 @@ pub(crate) fn limits(settings: &PartitionSettings, version: u32) -> Vec<ServerLi
     all.into_iter().filter(|l| l.since <= version).collect()
 }
 
-/// One statement that puts the limits of a partition in force for a session. The first column of its
-/// one row is the process id of the backend.
-pub(crate) fn dress(settings: &PartitionSettings, version: u32) -> String {
+/// One statement that puts the limits of a partition in force for a session on a server of `version`
+/// (`server_version_num`); what that version does not know is left out. The first column of its one row
+/// is the process id of the backend.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::{FleetConfig, PartitionConfig, PoolConfig};
+/// use partitioned_pool::session::dress;
+///
+/// let settings = PoolConfig::new("shop", "postgres://shop@db/shop", FleetConfig::new(3, 1))
+///     .transactional(PartitionConfig::transactional(20))
+///     .analytical(PartitionConfig::analytical(10))
+///     .resolve()?;
+/// let sql = dress(&settings.partitions[0], 150_018);
+/// assert!(sql.contains("set_config('statement_timeout', '5000', false)"));
+/// assert!(!sql.contains("transaction_timeout', '30000'"), "Postgres 17 and later");
+/// # Ok::<(), partitioned_pool::config::ConfigError>(())
+/// ```
+#[must_use]
+pub fn dress(settings: &PartitionSettings, version: u32) -> String {
     let mut sql = String::from("SELECT pg_backend_pid(), ");
     for ServerLimit { name, millis, .. } in limits(settings, version) {
         let _ = write!(sql, "set_config('{name}', '{millis}', false), ");
@@ -68,7 +86,8 @@ pub(crate) fn dress(settings: &PartitionSettings, version: u32) -> String {
 
 /// `server_version_num` from the `server_version` that a server reports when a session starts, such
 /// as `17.2 (Debian 17.2-1)` or `18beta1`; 0 if it cannot be read.
-pub(crate) fn version_num(server_version: &str) -> u32 {
+#[must_use]
+pub fn version_num(server_version: &str) -> u32 {
     let digits = |text: &str| -> u32 {
         let end = text.find(|c: char| !c.is_ascii_digit());
         text[..end.unwrap_or(text.len())].parse().unwrap_or(0)

@@ -11,8 +11,9 @@ use crate::error::{AcquireError, Failure};
 use crate::fleet::FleetReport;
 use crate::status::Seconds;
 
-/// A pool was not started. It prints as one readable block that says what to do, without any secret.
-#[derive(Debug, Error)]
+/// A pool was not started. It prints as one readable block that says what to do, without any secret;
+/// also by `Debug`, because that is how a `main` that returns it is told.
+#[derive(Error)]
 #[non_exhaustive]
 pub enum BootError {
     /// The configuration cannot be used.
@@ -67,6 +68,12 @@ pub enum BootError {
         #[source]
         failure: Failure,
     },
+}
+
+impl fmt::Debug for BootError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// A session limit that was set and is not in force.

@@ -15,7 +15,7 @@ use std::fmt;
 /// assert_eq!(error.problems()[0].field, "servise");
 /// assert!(error.to_string().contains("line 1"));
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", block(.problems))]
 pub struct ConfigError {
     problems: Vec<Problem>,
@@ -42,6 +42,13 @@ impl ConfigError {
     /// Every problem found, in the order of the configuration; never empty.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
+    }
+}
+
+/// The same block: a `main` that returns the error prints it by `Debug`.
+impl fmt::Debug for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

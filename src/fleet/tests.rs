@@ -555,7 +555,7 @@ fn a_server_that_is_full_is_itself_the_finding() {
     assert_eq!(report.servers()[0].state, ServerState::Full { needed: 45 });
     let text = unwrapped(&report);
     assert!(
-        text.contains("db:5432/shop has no slot left for this check (53300)"),
+        text.contains("db:5432/shop has no connection left for this check (53300: of the"),
         "{text}"
     );
 }

@@ -141,9 +141,9 @@ impl Display for ServerReport {
 impl ServerReport {
     fn full_text(&self) -> String {
         format!(
-            "{} has no slot left for this check (53300), so its limits could not be read. As a \
-             superuser, look in pg_stat_activity for who holds them, end what can go, and start \
-             again.",
+            "{} has no connection left for this check (53300: of the server, the role or the database), \
+             so its limits could not be read. As a superuser, look in pg_stat_activity for who holds \
+             them, and at rolconnlimit and datconnlimit; end what can go, and start again.",
             self.label
         )
     }

@@ -61,17 +61,19 @@ impl<D: Driver> PartitionedPool<D> {
         let mut problems = Vec::new();
         for partition in &settings.partitions {
             let watch = Watch(observer.map(|o| o.partition(&partition.name)));
+            let said = problems.iter().any(|(url, _, _)| *url == &partition.url);
             match D::new(partition) {
                 Ok(driver) => partitions.push(Partition {
                     core: Arc::new(Core::new(partition.clone(), driver, watch, runtime.clone())),
                 }),
-                Err(problem) => {
-                    problems.push((format!("partition.{}.url", partition.name), problem));
-                }
+                Err(_) if said => {}
+                Err(problem) => problems.push((&partition.url, &partition.name, problem)),
             }
         }
         if !problems.is_empty() {
-            return Err(ConfigError::of_fields(problems));
+            let field = |name| format!("partition.{name}.url");
+            let named = problems.into_iter().map(|(_, name, p)| (field(name), p));
+            return Err(ConfigError::of_fields(named.collect()));
         }
         let position = |name: &str| {
             let found = partitions.iter().position(|p| p.name() == name);
@@ -160,13 +162,13 @@ impl<D: Driver> PartitionedPool<D> {
             partition.core.shut();
         }
         let mut report = CloseReport::default();
-        if self.drain(begin_to_take(deadline)).await.is_empty() {
-            return report;
+        if !self.drain(begin_to_take(deadline)).await.is_empty() {
+            for partition in self.partitions() {
+                report.taken_away.extend(partition.core.take_all_away());
+            }
+            report.still_held = self.drain(deadline).await;
         }
-        for partition in self.partitions() {
-            report.taken_away.extend(partition.core.take_all_away());
-        }
-        report.still_held = self.drain(deadline).await;
+        self.sample();
         report
     }
 

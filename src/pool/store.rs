@@ -287,13 +287,13 @@ impl<C> Store<C> {
     /// Takes in a connection that was opened, or that a seeker did not wait for.
     ///
     /// # Errors
-    /// The connection, if the store is closed.
+    /// The connection, if the store is closed, or if it is just being taken away.
     pub(super) fn offer(
         &mut self,
         mut link: Box<Link<C>>,
         now: Duration,
     ) -> Result<Option<Waker>, Box<Link<C>>> {
-        if !self.open {
+        if !self.open || self.known[link.place.key].taken.is_some() {
             return Err(link);
         }
         if link.place.stage == Stage::Returning {

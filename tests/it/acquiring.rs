@@ -208,7 +208,8 @@ async fn a_deadline_that_cannot_be_met_is_refused_at_once() {
                 left,
                 ..
             } => {
-                assert!(expected_hold >= 20 * MS && left <= 5 * MS);
+                // The average counts the hold of the boot check, too.
+                assert!(expected_hold >= 10 * MS && left <= 5 * MS);
             }
             other => panic!("{other}"),
         }
@@ -293,6 +294,7 @@ async fn run_gives_the_result_or_says_whether_the_work_began() {
             other => panic!("{other}"),
         }
 
+        until_at_rest(checkout).await;
         let began = Instant::now();
         let late = checkout
             .run(200 * MS, async |conn| {
@@ -379,9 +381,8 @@ async fn a_connect_that_was_given_up_is_forgotten_with_its_runtime() {
             let pool = Pool::connect(config).await.unwrap();
             let held = pool.transactional().acquire().await.unwrap();
             network.set(Fault::Pause);
-            refused(pool.transactional().acquire().await);
             while pool.transactional().status().ghosts == 0 {
-                tokio::time::sleep(MS).await;
+                refused(pool.transactional().acquire().await);
             }
             (pool, held)
         })

@@ -58,7 +58,7 @@ async fn closing_takes_away_what_is_held_to_the_end_and_says_so() {
         let pool = tenant.pool(small(2)).await;
         let held = pool.transactional().acquire().await.unwrap();
         let query = held.simple_query("SELECT pg_sleep(60)");
-        let (report, failed) = tokio::join!(pool.close(LONG), query);
+        let (report, failed) = tokio::join!(pool.close(2_000 * MS), query);
         assert!(failed.unwrap_err().is_closed());
         assert_eq!(report.taken_away.len(), 1, "{report}");
         assert_eq!(report.taken_away[0].partition, "transactional");

@@ -146,15 +146,12 @@ async fn copy_in(held: &Held) -> Result<CopyInSink<Bytes>, Error> {
     held.copy_in("COPY told FROM STDIN").await
 }
 
+/// Lets a request be sent. It may even be answered, if the machine is busy with others.
 async fn poll_once(mut future: Pin<&mut impl Future>) {
-    poll_fn(|cx| {
-        assert!(
-            future.as_mut().poll(cx).is_pending(),
-            "it cannot be done yet"
-        );
-        Poll::Ready(())
-    })
-    .await;
+    let answered = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await;
+    if answered {
+        eprintln!("a request was answered at its first poll");
+    }
 }
 
 async fn pool(tenant: &Tenant) -> Pool {

@@ -21,5 +21,6 @@ mod observe;
 mod ordinary_path;
 mod postgres_source;
 mod resetting;
+mod scenario;
 mod soak;
 mod support;

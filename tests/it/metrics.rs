@@ -323,7 +323,7 @@ async fn gauges_come_back_to_rest() {
 }
 
 #[tokio::test]
-async fn connecting_that_fails_or_takes_too_long_is_told_apart() {
+async fn connecting_in_vain_is_a_timeout_and_its_failures_are_counted() {
     let server = postgres::start(postgres::Want::default()).await.unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent = (silent.local_addr().unwrap(), silent);
@@ -348,14 +348,15 @@ async fn connecting_that_fails_or_takes_too_long_is_told_apart() {
     let slow = partition("silent").acquire().await.expect_err("silent");
     assert_eq!(end_of(&slow), end("timed_out", "connect"));
     let failed = partition("dead").acquire().await.expect_err("dead");
-    assert_eq!(end_of(&failed), end("failed", "connect"));
+    // It may come back: it was tried until there was no time left.
+    assert_eq!(end_of(&failed), end("timed_out", "connect"));
 
     let recorded = Recorded::take(&snapshotter);
     assert_eq!(recorded.ends("silent"), Ends::from([(end_of(&slow), 1)]));
     assert_eq!(recorded.counter("silent", "timeouts{}"), 1);
     assert_eq!(recorded.ends("dead"), Ends::from([(end_of(&failed), 1)]));
-    assert_eq!(recorded.counter("dead", "timeouts{}"), 0);
-    assert_eq!(recorded.counter("dead", "create_failures{reason=other}"), 1);
+    assert_eq!(recorded.counter("dead", "timeouts{}"), 1);
+    assert!(recorded.counter("dead", "create_failures{reason=other}") > 1);
     assert!(recorded.times("dead", "create_time").is_empty());
     pool.close(5_000 * MS).await;
 }

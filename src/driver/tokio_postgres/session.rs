@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ::tokio_postgres::{CancelToken, SimpleQueryMessage};
 use deadpool_postgres::ClientWrapper;
+use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{sleep, timeout};
 
@@ -32,6 +33,8 @@ pub struct Session {
     client: Option<ClientWrapper>,
     watch: Arc<Watch>,
     task: JoinHandle<()>,
+    /// The stream, once the task has ended.
+    remains: oneshot::Receiver<Remains>,
     route: Route,
     backend_pid: Option<i32>,
     /// `server_version_num`.
@@ -50,6 +53,7 @@ impl Session {
     ) -> Self {
         Self {
             client: Some(client),
+            remains: watch.inherit(),
             watch,
             task,
             route,
@@ -122,30 +126,29 @@ impl Session {
     pub(super) async fn close(mut self) -> End {
         let token = self.cancel_token();
         drop(self.client.take());
-        if timeout(CANCEL_AGAIN, &mut self.task).await.is_err()
-            && let Some(remains) = self.cut().await
-        {
-            return bury(remains, &token, &self.route).await;
-        }
-        if self.watch.is_taken() {
-            self.watch.until(Watch::has_ended).await;
+        if timeout(CANCEL_AGAIN, &mut self.task).await.is_err() {
+            self.watch.leave_remains();
+            self.task.abort();
+            let _ = (&mut self.task).await;
         }
         if self.watch.has_ended() {
             return End::Seen;
         }
+        // Also a task that ended by itself, because the answers were out of order, has not seen it.
+        let remains = self.remains.try_recv();
         if self.watch.is_ending() {
             sleep(LAST_WORD_LINGER).await;
             return End::Seen;
         }
-        End::Unseen
-    }
-
-    /// Ends the task and takes its stream; `None` if it had ended by itself in that moment.
-    async fn cut(&mut self) -> Option<Remains> {
-        let mut remains = self.watch.inherit();
-        self.task.abort();
-        let _ = (&mut self.task).await;
-        remains.try_recv().ok()
+        match remains {
+            Ok(remains) => bury(remains, &token, &self.route).await,
+            // Whoever took the connection away has the stream, and sees the end.
+            Err(_) if self.watch.is_taken() => {
+                self.watch.until(Watch::has_ended).await;
+                End::Seen
+            }
+            Err(_) => End::Unseen,
+        }
     }
 }
 
@@ -165,10 +168,14 @@ impl Leash for SessionLeash {
 
     fn take_away(&self) -> Pin<Box<dyn Future<Output = End> + Send + '_>> {
         Box::pin(async move {
+            if self.task.is_finished() {
+                // The session itself has the stream, if anybody has.
+                return End::Unseen;
+            }
             let remains = self.watch.take();
             self.task.abort();
             let _ = timeout(CANCEL_BOUND, cancel::cancel(&self.token, &self.route)).await;
-            if let Ok(remains) = remains.await
+            if let Ok(Ok(remains)) = timeout(CANCEL_BOUND, remains).await
                 && bury(remains, &self.token, &self.route).await == End::Seen
             {
                 self.watch.is_buried();

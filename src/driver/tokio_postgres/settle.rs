@@ -75,10 +75,15 @@ fn is_answered(watch: &Watch) -> bool {
 async fn cancel_until_answered(session: &Session) -> Option<()> {
     let watch = session.watch();
     while !is_answered(watch) && !session.client().is_closed() {
+        // What the task has not sent yet, or is just handing on, is not on the server to be cancelled.
+        let owed = !watch.owes_nothing();
         let answered = watch.answered();
-        session.cancel().await.ok()?;
+        if owed {
+            session.cancel().await.ok()?;
+        }
         let again = Instant::now() + CANCEL_AGAIN;
-        let moved = watch.until(|w| is_answered(w) || w.answered() > answered);
+        let moved =
+            watch.until(|w| is_answered(w) || w.answered() > answered || owed == w.owes_nothing());
         let _ = timeout_at(again, moved).await;
     }
     Some(())

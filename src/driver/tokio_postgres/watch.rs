@@ -74,8 +74,10 @@ pub(super) struct Watch {
     listeners: AtomicBool,
     changed: Notify,
     task: Mutex<Option<Waker>>,
-    /// Who is given the stream when the task ends.
+    /// Who is given the stream when the task ends,
     heir: Mutex<Option<oneshot::Sender<Remains>>>,
+    /// by itself or for a closing, and not with its runtime.
+    leaves_remains: AtomicBool,
 }
 
 /// What a connection runs over.
@@ -148,6 +150,7 @@ impl Watch {
     /// As [`inherit`](Self::inherit), for good: whoever closes the session waits for us.
     pub(super) fn take(&self) -> oneshot::Receiver<Remains> {
         self.taken.store(true, Ordering::SeqCst);
+        self.leave_remains();
         self.inherit()
     }
 
@@ -162,7 +165,7 @@ impl Watch {
         self.changed.notify_waiters();
     }
 
-    /// The stream, once the task has ended, if it ends from now on.
+    /// The stream, once the task has ended: by itself, or after [`leave_remains`](Self::leave_remains).
     pub(super) fn inherit(&self) -> oneshot::Receiver<Remains> {
         let (heir, remains) = oneshot::channel();
         let mut slot = self.heir.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,7 +173,13 @@ impl Watch {
         remains
     }
 
-    fn owes_nothing(&self) -> bool {
+    /// The stream is wanted even if the task is aborted.
+    pub(super) fn leave_remains(&self) {
+        self.leaves_remains.store(true, Ordering::Release);
+    }
+
+    /// Whether every request that was sent is answered.
+    pub(super) fn owes_nothing(&self) -> bool {
         self.answered.load(Ordering::Relaxed) >= self.sent.load(Ordering::Relaxed)
     }
 
@@ -336,6 +345,9 @@ fn add_one(count: &AtomicU64) {
 /// The task has ended; the stream goes to whoever wants to see the server's end.
 impl<S: Wire> Drop for Tap<S> {
     fn drop(&mut self) {
+        if !self.watch.leaves_remains.load(Ordering::Acquire) {
+            return;
+        }
         let mut heir = self
             .watch
             .heir
@@ -439,6 +451,9 @@ impl<F: Future + Unpin> Future for Watched<F> {
         let mut inner = Context::from_waker(&this.waker);
         let polled = Pin::new(&mut this.connection).poll(&mut inner);
         this.watch.poll_ends();
+        if polled.is_ready() {
+            this.watch.leave_remains();
+        }
         polled
     }
 }

@@ -2,13 +2,14 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use partitioned_pool::config::{FleetCheck, FleetConfig, PartitionConfig, PoolConfig};
 use partitioned_pool::{Partition, PartitionedPool, TokioPostgres};
 use tokio_postgres::config::Host;
 use tokio_postgres::{Client, Config, NoTls};
 
-use super::patience::eventually;
+use super::patience::{LONG, eventually};
 use super::proxy::Proxy;
 
 pub(crate) type Pool = PartitionedPool<TokioPostgres>;
@@ -178,11 +179,15 @@ impl Tenant {
 
 /// Waits until nobody holds, waits, opens, returns or closes anything.
 pub(crate) async fn until_at_rest(partition: &Partition<TokioPostgres>) {
-    let at_rest = async || {
+    let began = Instant::now();
+    loop {
         let status = partition.status();
-        status.in_use + status.waiting == 0 && status.connections() == status.idle
-    };
-    eventually("the partition is at rest", at_rest).await;
+        if status.in_use + status.waiting == 0 && status.connections() == status.idle {
+            return;
+        }
+        assert!(began.elapsed() < LONG, "not at rest: {status}");
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
 }
 
 async fn connect(config: &Config) -> Client {
