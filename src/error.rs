@@ -173,6 +173,8 @@ impl StdError for Rejection {}
 #[derive(Clone, Debug)]
 pub struct Failure {
     sqlstate: Option<String>,
+    /// The other side ended the connection without a word.
+    is_lost: bool,
     source: Arc<dyn StdError + Send + Sync>,
 }
 
@@ -184,7 +186,17 @@ impl Failure {
     ) -> Self {
         Self {
             sqlstate,
+            is_lost: false,
             source: source.into().into(),
+        }
+    }
+
+    /// The failure of a connection that the other side ended without a word: it
+    /// [can pass](Self::is_transient).
+    pub fn lost(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self {
+            is_lost: true,
+            ..Self::new(None, source)
         }
     }
 
@@ -224,7 +236,7 @@ impl Failure {
                 let class = code.get(..2).unwrap_or_default();
                 matches!(class, "08" | "53" | "58") || self.is_server_restarting()
             }
-            None => self.is_of_the_network(),
+            None => self.is_lost || self.is_of_the_network(),
         }
     }
 

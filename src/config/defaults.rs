@@ -21,6 +21,7 @@ use super::{limit::Limit, partition::Kind};
 /// | `max_lifetime` | 30 min | gives back the memory of the backend and follows changes of address | 30 min | the same |
 /// | `min_idle` | a quarter of `max_connections`, rounded up | a first burst does not pay for connecting | 0 | a report can wait for its connection |
 /// | `validate_after_idle` | 30 s | a connection in steady use is never pinged; one that a firewall forgot is found | 30 s | the same |
+/// | `reset_session` | no | it costs a round trip for each hold; what is set with `SET LOCAL` ends by itself | no | the same |
 ///
 /// # Examples
 /// ```
@@ -59,6 +60,8 @@ pub struct Defaults {
     pub max_lifetime: Limit,
     /// See [`PartitionConfig::validate_after_idle`](super::PartitionConfig::validate_after_idle).
     pub validate_after_idle: Limit,
+    /// See [`PartitionConfig::reset_session`](super::PartitionConfig::reset_session).
+    pub reset_session: bool,
 }
 
 const TRANSACTIONAL: Defaults = Defaults {
@@ -75,6 +78,7 @@ const TRANSACTIONAL: Defaults = Defaults {
     idle_timeout: minutes(10),
     max_lifetime: minutes(30),
     validate_after_idle: seconds(30),
+    reset_session: false,
 };
 
 const ANALYTICAL: Defaults = Defaults {
@@ -91,6 +95,7 @@ const ANALYTICAL: Defaults = Defaults {
     idle_timeout: minutes(1),
     max_lifetime: minutes(30),
     validate_after_idle: seconds(30),
+    reset_session: false,
 };
 
 impl Defaults {

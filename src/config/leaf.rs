@@ -80,6 +80,8 @@ pub(super) enum Leaf<'a> {
     Text(&'a str),
     /// A whole number; `None` if it is beyond 64 bits.
     Integer(Option<i64>),
+    /// `true` or `false`.
+    Flag(bool),
     /// Anything that no field takes, by its name.
     Other(&'static str),
 }
@@ -89,6 +91,7 @@ impl Leaf<'_> {
         let found = match self {
             Self::Untyped(_) | Self::Text(_) => "text",
             Self::Integer(_) => "a number",
+            Self::Flag(_) => "a boolean",
             Self::Other(name) => name,
         };
         Err(de::Error::invalid_type(
@@ -101,7 +104,7 @@ impl Leaf<'_> {
         let number = match self {
             Self::Untyped(text) => text.parse().ok(),
             Self::Integer(number) => number.and_then(|number| number.try_into().ok()),
-            Self::Text(_) | Self::Other(_) => {
+            Self::Text(_) | Self::Flag(_) | Self::Other(_) => {
                 return self.unexpected(&"a whole number without quotes");
             }
         };
@@ -112,6 +115,18 @@ impl Leaf<'_> {
             ))
         })
     }
+
+    fn flag(self) -> Result<bool, LeafError> {
+        match self {
+            Self::Flag(flag) => Ok(flag),
+            Self::Untyped("true") => Ok(true),
+            Self::Untyped("false") => Ok(false),
+            Self::Untyped(_) => Err(de::Error::custom("expected true or false")),
+            Self::Text(_) | Self::Integer(_) | Self::Other(_) => {
+                self.unexpected(&"true or false without quotes")
+            }
+        }
+    }
 }
 
 impl<'de> Deserializer<'de> for Leaf<'_> {
@@ -120,12 +135,16 @@ impl<'de> Deserializer<'de> for Leaf<'_> {
     fn deserialize_any<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, LeafError> {
         match self {
             Self::Untyped(text) | Self::Text(text) => visitor.visit_str(text),
-            Self::Integer(_) | Self::Other(_) => self.unexpected(&visitor),
+            Self::Integer(_) | Self::Flag(_) | Self::Other(_) => self.unexpected(&visitor),
         }
     }
 
     fn deserialize_u32<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, LeafError> {
         visitor.visit_u32(self.count()?)
+    }
+
+    fn deserialize_bool<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, LeafError> {
+        visitor.visit_bool(self.flag()?)
     }
 
     fn deserialize_option<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, LeafError> {
@@ -148,12 +167,14 @@ impl<'de> Deserializer<'de> for Leaf<'_> {
     ) -> Result<V::Value, LeafError> {
         match self {
             Self::Untyped(text) | Self::Text(text) => visitor.visit_enum(text.into_deserializer()),
-            Self::Integer(_) | Self::Other(_) => self.unexpected(&one_of(variants).as_str()),
+            Self::Integer(_) | Self::Flag(_) | Self::Other(_) => {
+                self.unexpected(&one_of(variants).as_str())
+            }
         }
     }
 
     forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u64 u128 f32 f64 char str string bytes byte_buf
+        i8 i16 i32 i64 i128 u8 u16 u64 u128 f32 f64 char str string bytes byte_buf
         unit unit_struct seq tuple tuple_struct map struct identifier ignored_any
     }
 }

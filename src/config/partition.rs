@@ -91,6 +91,7 @@ pub struct PartitionConfig {
     pub(super) max_lifetime: Option<Limit>,
     pub(super) min_idle: Option<u32>,
     pub(super) validate_after_idle: Option<Limit>,
+    pub(super) reset_session: Option<bool>,
 }
 
 impl PartitionConfig {
@@ -230,6 +231,17 @@ impl PartitionConfig {
         self.validate_after_idle = Some(limit.into());
         self
     }
+
+    /// Whether a connection that comes back is freed of session state before anyone else gets it: settings,
+    /// the role, advisory locks, `LISTEN`, temporary tables, held cursors and the last values of sequences.
+    /// Prepared statements stay, and the limits of the partition are put in force again. It costs a round trip
+    /// for each hold, which keeps its slot meanwhile; a connection that fails at it is closed. Without it, what
+    /// a caller sets for its session, the next caller finds. As `true` or `false`. Default: `false`.
+    #[must_use]
+    pub fn reset_session(mut self, reset: bool) -> Self {
+        self.reset_session = Some(reset);
+        self
+    }
 }
 
 impl Overlay for PartitionConfig {
@@ -254,6 +266,7 @@ impl Overlay for PartitionConfig {
             max_lifetime,
             min_idle,
             validate_after_idle,
+            reset_session,
         } = over;
         replace(&mut self.name, name);
         replace(&mut self.kind, kind);
@@ -276,6 +289,7 @@ impl Overlay for PartitionConfig {
         replace(&mut self.max_lifetime, max_lifetime);
         replace(&mut self.min_idle, min_idle);
         replace(&mut self.validate_after_idle, validate_after_idle);
+        replace(&mut self.reset_session, reset_session);
     }
 }
 

@@ -268,6 +268,7 @@ impl Check<'_> {
                 own.validate_after_idle,
                 other.validate_after_idle,
             ),
+            reset_session: own.reset_session.unwrap_or(other.reset_session),
         }
     }
 

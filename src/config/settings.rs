@@ -62,6 +62,8 @@ pub struct PartitionSettings {
     pub min_idle: u32,
     /// A connection that was idle for longer is pinged before a caller gets it.
     pub validate_after_idle: Option<Duration>,
+    /// Whether a connection that comes back is freed of session state before anyone else gets it.
+    pub reset_session: bool,
 }
 
 /// The fleet, checked and complete.

@@ -45,6 +45,7 @@ const GOOD: &[(&str, &str, Setter)] = &[
     ("validate_after_idle", "500us", |p| {
         p.validate_after_idle(Duration::from_micros(500))
     }),
+    ("reset_session", "true", |p| p.reset_session(true)),
 ];
 
 const BAD_COUNT: &[&str] = &[
@@ -99,6 +100,7 @@ const BAD_PARTITION: &[(&str, &[&str])] = &[
     ("max_lifetime", BAD_CLIENT_LIMIT),
     ("min_idle", &["21"]),
     ("validate_after_idle", BAD_CLIENT_LIMIT),
+    ("reset_session", &["", "1", "on", "True", "30s"]),
 ];
 
 const BAD_FLEET: &[(&str, &[&str])] = &[
@@ -152,6 +154,8 @@ const COUNTS: &[&str] = &[
     "reserve",
     "size",
 ];
+
+const FLAGS: &[&str] = &["reset_session"];
 
 /// A configuration as text: the fields of each table, in order.
 #[derive(Clone)]
@@ -231,7 +235,8 @@ impl Stated {
 fn toml_lines(fields: &[(String, String)]) -> String {
     fields.iter().fold(String::new(), |mut text, (key, value)| {
         let is_count = COUNTS.contains(&key.as_str()) && value.parse::<f64>().is_ok();
-        let value = if is_count {
+        let is_flag = FLAGS.contains(&key.as_str()) && value.parse::<bool>().is_ok();
+        let value = if is_count || is_flag {
             value.clone()
         } else {
             toml_string(value)
@@ -408,6 +413,7 @@ fn json(stated: &Stated) -> String {
     let table = |fields: &[(String, String)]| {
         let value = |key: &str, value: &str| match value.parse::<u32>() {
             Ok(number) if COUNTS.contains(&key) => serde_json::Value::from(number),
+            _ if FLAGS.contains(&key) => serde_json::Value::from(value.parse::<bool>().unwrap()),
             _ => serde_json::Value::from(value),
         };
         let entries = fields
@@ -1010,6 +1016,7 @@ fn any_partition() -> impl Strategy<Value = PartitionConfig> {
         idle_timeout: limits[5],
         max_lifetime: limits[6],
         validate_after_idle: limits[7],
+        reset_session: counts.2.map(|n| n % 2 == 0),
         ..PartitionConfig::transactional(counts.0)
     })
 }

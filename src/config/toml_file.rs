@@ -212,7 +212,7 @@ fn leaf<'a>(value: &'a DeValue<'_>) -> Leaf<'a> {
             Leaf::Integer(i64::from_str_radix(number.as_str(), number.radix()).ok())
         }
         DeValue::Float(_) => Leaf::Other("a number with a fraction"),
-        DeValue::Boolean(_) => Leaf::Other("a boolean"),
+        DeValue::Boolean(flag) => Leaf::Flag(*flag),
         DeValue::Datetime(_) => Leaf::Other("a date"),
         DeValue::Array(_) => Leaf::Other("an array"),
         DeValue::Table(_) => Leaf::Other("a table"),

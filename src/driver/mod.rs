@@ -110,6 +110,11 @@ pub trait Driver: Manager<Type: Send, Error: Send> + Sized + 'static {
     /// tells that it cannot.
     fn settle(&self, connection: &mut Self::Type) -> impl Future<Output = Readiness> + Send;
 
+    /// Frees a quiet connection of session state (`reset_session`): prepared statements stay, and the
+    /// limits of the partition are in force afterwards. Makes it so within a bound of its own, or tells
+    /// that it cannot: anything but [`Readiness::Quiet`] is closed.
+    fn reset(&self, connection: &mut Self::Type) -> impl Future<Output = Readiness> + Send;
+
     /// Ends a connection and its backend, and completes when it knows how that went: for a backend
     /// that does not answer, perhaps never. The pool bounds the wait, and counts the connection as a
     /// ghost after the first moments. Dropping the future cuts the connection.

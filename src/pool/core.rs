@@ -148,11 +148,11 @@ impl<D: Driver> Core<D> {
         }
     }
 
-    /// The return path: straight back if the backend is quiet, else by a task that holds the slot
-    /// until the backend is quiet or gone.
+    /// The return path: straight back if the backend is quiet and need not be reset, else by a task that
+    /// holds the slot until the backend is clean or gone.
     #[inline]
     pub(super) fn take_back(self: &Arc<Self>, permit: Slot<D>, link: LinkOf<D>) {
-        if settled::<D>(&link.client) != Readiness::Quiet {
+        if settled::<D>(&link.client) != Readiness::Quiet || self.settings.reset_session {
             if self.is_gone(&link) {
                 // It was taken away long ago: neither slot nor place counts any more.
                 let Link { client, place, .. } = *link;

@@ -59,11 +59,12 @@ impl<D: Driver> Leaving<D> {
         }
     }
 
-    /// Back into the store once the backend is quiet, to its end if it cannot be made so.
+    /// Back into the store once the backend is quiet and, if asked for, free of session state; to its end
+    /// if it cannot be made so.
     pub(super) async fn settle(mut self) {
         let core = Arc::clone(&self.core);
         let readiness = match &mut self.client {
-            Some(client) => core.driver.settle(client).await,
+            Some(client) => make_clean(&core, client).await,
             None => Readiness::Lost,
         };
         let expired = self.expires.is_some_and(|at| core.bulkhead.now() >= at);
@@ -112,6 +113,14 @@ impl<D: Driver> Leaving<D> {
             self.core.bulkhead.with_stock(|s| s.shift(place, to));
         }
     }
+}
+
+async fn make_clean<D: Driver>(core: &Core<D>, client: &mut D::Type) -> Readiness {
+    let readiness = core.driver.settle(client).await;
+    if readiness == Readiness::Quiet && core.settings.reset_session {
+        return core.driver.reset(client).await;
+    }
+    readiness
 }
 
 /// Completes when an end was seen; never, if it cannot be.

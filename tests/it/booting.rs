@@ -253,6 +253,10 @@ impl Driver for Undressed {
         self.0.settle(session).await
     }
 
+    async fn reset(&self, session: &mut Self::Type) -> Readiness {
+        self.0.reset(session).await
+    }
+
     async fn close(&self, session: Self::Type) -> End {
         self.0.close(session).await
     }

@@ -1,10 +1,16 @@
 //! Holds: who has them, and how they end when their owner forgot them.
 
+use std::fmt::{Debug, Write as _};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use partitioned_pool::RunError;
-use tokio::time::timeout;
+use partitioned_pool::config::{Limit, PartitionConfig};
+use partitioned_pool::{PartitionedPool, RunError};
+use tokio::time::{sleep, timeout};
+use tracing::field::{Field, Visit};
+use tracing::span;
 
+use crate::memory::{self, Memory};
 use crate::support::patience::{LONG, eventually};
 use crate::support::server::on_each_version;
 use crate::support::tenant::small;
@@ -116,4 +122,99 @@ async fn run_says_that_its_connection_was_taken_away() {
         assert!(error.to_string().contains("may have taken effect"));
     })
     .await;
+}
+
+/// Keeps what is told to the log.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    /// Of long holds, and forgets them.
+    fn take_long_holds(&self) -> Vec<String> {
+        let lines = std::mem::take(&mut *self.0.lock().unwrap());
+        let told = |line: &String| line.contains("a connection is held for long");
+        lines.into_iter().filter(told).collect()
+    }
+}
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut line = Line(event.metadata().level().to_string());
+        event.record(&mut line);
+        self.0.lock().unwrap().push(line.0);
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        write!(self.0, " {field}={value:?}").unwrap();
+    }
+}
+
+async fn warned(limit: impl Into<Limit>) -> PartitionedPool<Memory> {
+    let config = memory::config(memory::STEADY)
+        .transactional(PartitionConfig::transactional(4).hold_warning(limit))
+        .analytical(PartitionConfig::analytical(1));
+    PartitionedPool::connect(config).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_passes_hold_warning_is_told_to_the_log_once_with_its_place() {
+    let log = Log::default();
+    let _here = tracing::subscriber::set_default(log.clone());
+    let pool = warned(5 * SECOND).await;
+    let (first, line) = (pool.transactional().acquire().await.unwrap(), line!());
+    sleep(4 * SECOND).await;
+    drop(pool.transactional().acquire().await.unwrap());
+    assert!(log.take_long_holds().is_empty(), "not yet");
+
+    sleep(60 * SECOND).await;
+    let told = log.take_long_holds();
+    assert_eq!(told.len(), 1, "{told:?}");
+    let place = format!("holding.rs:{line}");
+    for part in [
+        "WARN",
+        "partition=transactional",
+        &place,
+        "hold_warning=5.0 s",
+    ] {
+        assert!(told[0].contains(part), "{part}: {told:?}");
+    }
+
+    // A later one is told though the first still lasts, and each of several.
+    let others = [
+        pool.transactional().acquire().await.unwrap(),
+        pool.transactional().acquire().await.unwrap(),
+    ];
+    sleep(60 * SECOND).await;
+    assert_eq!(log.take_long_holds().len(), 2);
+    drop((first, others));
+    sleep(60 * SECOND).await;
+    assert!(log.take_long_holds().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_hold_is_told_where_hold_warning_is_off() {
+    let log = Log::default();
+    let _here = tracing::subscriber::set_default(log.clone());
+    let pool = warned(Limit::Off).await;
+    let held = pool.transactional().acquire().await.unwrap();
+    sleep(3600 * SECOND).await;
+    assert!(log.take_long_holds().is_empty());
+    drop(held);
 }

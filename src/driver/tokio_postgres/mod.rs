@@ -91,7 +91,7 @@ impl Manager for TokioPostgres {
         let landed = Cell::new(Some((opened.client, tokio::spawn(async {}))));
         let wrapper = LANDED.scope(landed, self.manager.create()).await?;
         let version = version_num(&opened.server_version);
-        let mut session = Session::new(wrapper, opened.watch, opened.task, opened.route);
+        let mut session = Session::new(wrapper, opened.watch, opened.task, opened.route, version);
         let dress = dress(&self.settings, version);
         match session.client().simple_query(&dress).await {
             Ok(messages) => {
@@ -162,6 +162,10 @@ impl Driver for TokioPostgres {
         settle::settle(session).await
     }
 
+    async fn reset(&self, session: &mut Session) -> Readiness {
+        settle::reset(session, &dress(&self.settings, session.version())).await
+    }
+
     async fn close(&self, session: Session) -> End {
         session.close().await
     }
@@ -185,6 +189,8 @@ impl Driver for TokioPostgres {
             Failed::Io(_) => None,
         };
         match error.0 {
+            // It has no cause that could be recognised later.
+            Failed::Driver(error) if error.is_closed() => Failure::lost(error),
             Failed::Driver(error) => Failure::new(sqlstate, error),
             Failed::Io(error) => Failure::new(sqlstate, error),
         }

@@ -37,6 +37,8 @@ pub struct Session {
     remains: oneshot::Receiver<Remains>,
     route: Route,
     backend_pid: Option<i32>,
+    /// `server_version_num`.
+    version: u32,
 }
 
 const CLOSED: &str = "bug: a session was used while it is closed";
@@ -47,6 +49,7 @@ impl Session {
         watch: Arc<Watch>,
         task: JoinHandle<()>,
         route: Route,
+        version: u32,
     ) -> Self {
         Self {
             client: Some(client),
@@ -55,6 +58,7 @@ impl Session {
             task,
             route,
             backend_pid: None,
+            version,
         }
     }
 
@@ -64,6 +68,10 @@ impl Session {
             SimpleQueryMessage::Row(row) => row.get(0)?.parse().ok(),
             _ => None,
         });
+    }
+
+    pub(super) fn version(&self) -> u32 {
+        self.version
     }
 
     pub(super) fn leash(&self) -> SessionLeash {

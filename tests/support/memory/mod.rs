@@ -98,6 +98,10 @@ impl Driver for Memory {
         Readiness::Quiet
     }
 
+    async fn reset(&self, _: &mut Nothing) -> Readiness {
+        Readiness::Quiet
+    }
+
     async fn close(&self, _: Nothing) -> End {
         End::Seen
     }
