@@ -386,15 +386,27 @@ impl<S: Stock> Future for Waiting<S> {
     }
 }
 
+impl<S: Stock> Waiting<S> {
+    /// Leaves the queue, as dropping does. Returns the item that came with a slot in that moment, if the
+    /// stock does not keep it.
+    pub fn leave(mut self) -> Option<S::Item> {
+        self.go()
+    }
+
+    fn go(&mut self) -> Option<S::Item> {
+        let (ticket, cell) = self.place.take()?;
+        let answer = self.shared.lock().leave(ticket, cell);
+        match answer {
+            Cell::Granted(hold, item) => self.shared.finish(hold, item, EndOfHold::Crossed),
+            Cell::Waiting(_) | Cell::Closed => None,
+        }
+    }
+}
+
 impl<S: Stock> Drop for Waiting<S> {
     fn drop(&mut self) {
-        let Some((ticket, cell)) = self.place.take() else {
-            return;
-        };
-        let answer = self.shared.lock().leave(ticket, cell);
-        if let Cell::Granted(hold, item) = answer {
-            self.shared.finish(hold, item, EndOfHold::Crossed);
-        }
+        // What the stock does not keep is dropped here, outside of the lock.
+        drop(self.go());
     }
 }
 

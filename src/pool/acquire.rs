@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use crate::admission::{Cause, Figures, Patience, Refusal};
-use crate::bulkhead::Request;
+use crate::bulkhead::{Closed, Request, Waiting};
 use crate::driver::Driver;
 use crate::error::{AcquireError, Phase, Reason, Rejection};
 use crate::observe::{Event, Watch};
@@ -55,6 +55,10 @@ impl<D: Driver> Core<D> {
     ) -> Outcome<D> {
         // Not when the future was made, but now that it runs.
         let left = deadline.left();
+        if left.is_zero() {
+            let call = Call::new(&self.watch);
+            return call.end(Err(self.rejection(Reason::WaitTimeout, Duration::ZERO)));
+        }
         let patience = Patience {
             wait: left.min(self.settings.acquire_timeout),
             work: Some(left),
@@ -145,7 +149,7 @@ impl<D: Driver> Core<D> {
     }
 
     async fn slot(
-        &self,
+        self: &Arc<Self>,
         request: RequestOf<D>,
         budget: &mut Budget,
     ) -> Result<(Slot<D>, Option<LinkOf<D>>), AcquireError> {
@@ -154,6 +158,10 @@ impl<D: Driver> Core<D> {
             Request::Refused(refusal, figures) => return Err(self.refused(refusal, &figures)),
             Request::Closed => return Err(self.rejection(Reason::Closed, Duration::ZERO)),
             Request::Waiting(waiting) => waiting,
+        };
+        let waiting = Queued {
+            core: self,
+            waiting: Some(waiting),
         };
         let outcome = timeout_at(budget.deadline, waiting).await;
         budget.waited = budget.started.elapsed();
@@ -203,11 +211,17 @@ impl<D: Driver> Core<D> {
         if connection.is_fresh() {
             return Ok(Ok(connection));
         }
-        if connection.is_spent() {
-            return Ok(Err(connection.into_slot()));
-        }
-        match timeout_at(budget.deadline, connection.validate()).await {
+        let lives = if connection.is_spent() {
+            Ok(false)
+        } else {
+            timeout_at(budget.deadline, connection.validate()).await
+        };
+        match lives {
             Ok(true) => Ok(Ok(connection)),
+            // Its slot may be somebody else's by now.
+            Ok(false) if connection.taken_after().is_some() => {
+                Err(self.timed_out(Phase::Validate, budget))
+            }
             Ok(false) => Ok(Err(connection.into_slot())),
             Err(_elapsed) => Err(self.timed_out(Phase::Validate, budget)),
         }
@@ -267,6 +281,35 @@ impl<D: Driver> Core<D> {
             oldest_hold: figures.oldest_hold,
             retry_after: (reason != Reason::Closed).then(|| retry_after.unwrap_or(fallback)),
         }))
+    }
+}
+
+/// A caller in the queue. Dropping it passes on what it was given, also where the store takes it back no
+/// more.
+struct Queued<'a, D: Driver> {
+    core: &'a Arc<Core<D>>,
+    waiting: Option<Waiting<Store<ConnectionOf<D>>>>,
+}
+
+impl<D: Driver> Future for Queued<'_, D> {
+    type Output = Result<(Slot<D>, Option<LinkOf<D>>), Closed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let waiting = self.waiting.as_mut().expect("bug: polled after its end");
+        let granted = Pin::new(waiting).poll(cx);
+        if granted.is_ready() {
+            self.waiting = None;
+        }
+        granted
+    }
+}
+
+impl<D: Driver> Drop for Queued<'_, D> {
+    fn drop(&mut self) {
+        let refused = self.waiting.take().and_then(Waiting::leave);
+        if let Some(link) = refused {
+            self.core.discard(link, None);
+        }
     }
 }
 

@@ -18,6 +18,9 @@ use super::core::{Core, LinkOf, Slot};
 /// quiet, or closed and its backend is known gone, which a task does in the background. The next
 /// caller never sees a busy or dirty connection.
 ///
+/// A cancel request of your own, by the client's `cancel_token`, may arrive late and hit whoever has the
+/// connection next: leave cancelling to [`run`](super::Partition::run), or to dropping the connection.
+///
 /// It may be dropped in a panic, outside of the runtime, and after the runtime has stopped.
 #[must_use = "dropping a connection gives it back"]
 pub struct Connection<D: Driver> {
@@ -123,11 +126,14 @@ impl<D: Driver> Drop for Connection<D> {
         let Some((permit, link)) = self.held.take() else {
             return;
         };
+        let since = permit.since();
+        let core = &self.core;
+        core.take_back(permit, link);
+        // Last: nothing is lost if the observer panics.
         if self.observed {
-            let held = self.core.bulkhead.now().saturating_sub(permit.since());
-            self.core.watch.tell(|| Event::Released { held });
+            let held = core.bulkhead.now().saturating_sub(since);
+            core.watch.tell(|| Event::Released { held });
         }
-        self.core.take_back(permit, link);
     }
 }
 

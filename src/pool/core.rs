@@ -19,7 +19,7 @@ use crate::observe::Watch;
 use crate::status::{Held, Holder, PartitionStatus};
 
 use super::leaving::{Leaving, see_the_end};
-use super::opening::Opening;
+use super::opening::{Opening, Prober};
 use super::store::{After, Link, Place, Stage, Store};
 use super::upkeep::keep_up;
 
@@ -78,7 +78,11 @@ impl<D: Driver> Core<D> {
 
     /// Starts every opening that is due: for those who seek a connection, and for `min_idle` to come.
     pub(super) fn open_due(self: &Arc<Self>, min_idle: u32) {
-        while let Some(place) = self.bulkhead.with_stock(|s| s.next_opening(min_idle)) {
+        // Bounded: a runtime that stops drops what is spawned on the spot, and its place is free again.
+        for _ in 0..self.settings.max_connections.get() {
+            let Some(place) = self.bulkhead.with_stock(|s| s.next_opening(min_idle)) else {
+                return;
+            };
             self.runtime.spawn(Opening::new(self, place).run());
         }
     }
@@ -123,6 +127,12 @@ impl<D: Driver> Core<D> {
             After::Nothing => {}
         }
         None
+    }
+
+    /// Sleeps for `pause`, and lets somebody probe then.
+    pub(super) fn probe_after(self: &Arc<Self>, pause: Duration) {
+        let prober = Prober::new(self);
+        self.runtime.spawn(prober.sleep(pause));
     }
 
     /// Gives up a place.
@@ -200,10 +210,11 @@ impl<D: Driver> Core<D> {
         let core = Arc::clone(self);
         self.runtime.spawn(async move {
             see_the_end(leash.take_away()).await;
-            core.bulkhead.with_stock(|s| s.taken_is_gone(from));
-            core.emptying.notify_waiters();
-            core.bulkhead.revoke(from);
-            core.open_due(0);
+            if core.bulkhead.with_stock(|s| s.taken_is_gone(from)) {
+                core.emptying.notify_waiters();
+                core.bulkhead.revoke(from);
+                core.open_due(0);
+            }
         });
         true
     }

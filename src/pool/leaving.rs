@@ -17,7 +17,7 @@ const CLOSE_BOUND: Duration = Duration::from_secs(2);
 
 /// How long the place of a connection stays taken whose end was not seen: longer than the server
 /// needs to notice by the keepalive that the session sets (10 s + 3 x 5 s).
-const GHOST_LINGER: Duration = Duration::from_secs(30);
+pub(super) const GHOST_LINGER: Duration = Duration::from_secs(30);
 
 /// A connection that its caller has left, with its slot if it came with one. Both are held until the
 /// backend is quiet or known gone; dropped early (the runtime stops), the connection is cut.
@@ -98,9 +98,10 @@ impl<D: Driver> Leaving<D> {
     pub(super) async fn close(mut self) {
         self.shift(Stage::Closing);
         let core = Arc::clone(&self.core);
-        let Some(client) = self.client.take() else {
+        let Some(mut client) = self.client.take() else {
             return;
         };
+        core.driver.detach(&mut client);
         let mut seen = pin!(seen(core.driver.close(client)));
         if timeout(CLOSE_BOUND, &mut seen).await.is_err() {
             self.shift(Stage::Ghost);
@@ -137,7 +138,9 @@ pub(super) async fn see_the_end(end: impl Future<Output = End>) {
 
 impl<D: Driver> Drop for Leaving<D> {
     fn drop(&mut self) {
-        drop(self.client.take());
+        if let Some(mut client) = self.client.take() {
+            self.core.driver.detach(&mut client);
+        }
         let Some(place) = self.place.take() else {
             return;
         };

@@ -1,6 +1,7 @@
 //! Opening a connection.
 
 use std::io;
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -12,11 +13,8 @@ use crate::observe::Event;
 use crate::status::Seconds;
 
 use super::core::Core;
+use super::leaving::GHOST_LINGER;
 use super::store::{Place, Stage, Store};
-
-/// How long the place of an opening stays taken that was given up: a backend that finds its client
-/// gone while it authenticates ends at once, and what remains is the way there.
-const ABANDONED_LINGER: Duration = Duration::from_secs(1);
 
 /// An opening under way. It runs in a task of its own, so that a caller that leaves does not orphan
 /// the connection; dropped early, it gives up its place and tells a seeker.
@@ -34,46 +32,53 @@ impl<D: Driver> Opening<D> {
     }
 
     pub(super) async fn run(mut self) {
-        let limit = self.core.settings.connect_timeout;
+        let core = Arc::clone(&self.core);
+        let limit = core.settings.connect_timeout;
         let started = Instant::now();
-        let outcome = timeout(limit, self.core.driver.create()).await;
-        let took = started.elapsed();
-        match outcome {
-            Ok(Ok(client)) => self.arrive(client, took),
-            Ok(Err(error)) => {
-                let failure = D::failure(error);
-                self.give_up();
-                self.fail(failure, took).await;
+        let mut create = pin!(core.driver.create());
+        let outcome = match timeout(limit, &mut create).await {
+            Ok(outcome) => outcome,
+            Err(_elapsed) => {
+                self.is_late(connect_timeout(limit), started.elapsed());
+                // It goes on: only so can we know when its backend, if there is one, has gone.
+                match timeout(GHOST_LINGER, create).await {
+                    Ok(Ok(client)) => Ok(client),
+                    _ => return self.end(),
+                }
             }
-            Err(_elapsed) => self.abandon(connect_timeout(limit), took).await,
+        };
+        match outcome {
+            Ok(client) => self.arrive(client, started.elapsed()),
+            Err(error) => self.fail(D::failure(error), started.elapsed()),
         }
     }
 
     fn arrive(mut self, client: D::Type, took: Duration) {
-        let place = self.place.take().expect("bug: an opening without a place");
         self.core.watch.tell(|| Event::Opened { took });
+        let place = self.place.take().expect("bug: an opening without a place");
         let leash = D::leash(&client);
         self.core.bulkhead.with_stock(|s| s.opened(&place, leash));
         self.core.offer(self.core.link(client, place));
         self.core.open_due(0);
     }
 
-    /// Tells of the timeout at once, but keeps the place until the server must have noticed, too.
-    async fn abandon(mut self, failure: Failure, took: Duration) {
+    fn fail(mut self, failure: Failure, took: Duration) {
+        self.give_up();
+        self.pass_on(failure, took);
+    }
+
+    /// Nobody waits for it any longer, but it counts, as a ghost, until its end is known.
+    fn is_late(&mut self, failure: Failure, took: Duration) {
         if let Some(place) = &mut self.place {
             let to_ghost = |s: &mut Store<_>| s.shift(place, Stage::Ghost);
             self.core.bulkhead.with_stock(to_ghost);
         }
-        let mut ghost = Self {
-            core: Arc::clone(&self.core),
-            place: self.place.take(),
-        };
-        let linger = async move {
-            sleep(ABANDONED_LINGER).await;
-            ghost.give_up();
-            ghost.core.open_due(0);
-        };
-        tokio::join!(linger, self.fail(failure, took));
+        self.pass_on(failure, took);
+    }
+
+    fn end(mut self) {
+        self.give_up();
+        self.core.open_due(0);
     }
 
     fn give_up(&mut self) {
@@ -82,31 +87,35 @@ impl<D: Driver> Opening<D> {
         }
     }
 
-    /// Passes the failure on, and probes after a while if nobody else does.
-    async fn fail(self, failure: Failure, took: Duration) {
-        self.report(&failure, took);
-        let Some(pause) = self.core.opening_failed(failure) else {
-            self.core.open_due(0);
-            return;
-        };
-        let prober = Prober(Arc::downgrade(&self.core));
-        drop(self);
-        sleep(pause).await;
-        let core = prober.0.upgrade();
-        drop(prober);
-        if let Some(core) = core {
-            core.open_due(0);
+    /// Passes the failure on, has somebody probe after a while if nobody does, and tells the observer.
+    fn pass_on(&self, failure: Failure, took: Duration) {
+        match self.core.opening_failed(failure.clone()) {
+            Some(pause) => self.core.probe_after(pause),
+            None => self.core.open_due(0),
         }
-    }
-
-    fn report(&self, failure: &Failure, took: Duration) {
+        let failure = &failure;
         let event = Event::OpenFailed { took, failure };
         self.core.watch.tell_about(&event);
     }
 }
 
 /// The one that sleeps between two tries. However its sleep ends, somebody may open after it.
-struct Prober<D: Driver>(Weak<Core<D>>);
+pub(super) struct Prober<D: Driver>(Weak<Core<D>>);
+
+impl<D: Driver> Prober<D> {
+    pub(super) fn new(core: &Arc<Core<D>>) -> Self {
+        Self(Arc::downgrade(core))
+    }
+
+    pub(super) async fn sleep(self, pause: Duration) {
+        sleep(pause).await;
+        let core = self.0.upgrade();
+        drop(self);
+        if let Some(core) = core {
+            core.open_due(0);
+        }
+    }
+}
 
 impl<D: Driver> Drop for Prober<D> {
     fn drop(&mut self) {

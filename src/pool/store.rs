@@ -186,14 +186,18 @@ impl<C> Store<C> {
         Some(leash)
     }
 
-    /// The backend of a connection that was taken away is gone; the late owner may still have it.
-    pub(super) fn taken_is_gone(&mut self, from: HoldId) {
+    /// The backend of a connection that was taken away from a hold is gone. `true` if its late owner
+    /// still has it: then the slot is to be revoked; else it comes back, or came, by itself.
+    pub(super) fn taken_is_gone(&mut self, from: HoldId) -> bool {
         let mut known = self.known.iter_mut().map(|(_, known)| known);
-        if let Some(known) = known.find(|known| known.held_by == Some(from)) {
-            known.held_by = None;
-            known.gone = true;
-            self.counts.stages[Stage::Used as usize] -= 1;
-        }
+        let taken = |known: &&mut Known| known.held_by == Some(from) && known.taken.is_some();
+        let Some(known) = known.find(taken) else {
+            return false;
+        };
+        known.held_by = None;
+        known.gone = true;
+        self.counts.stages[Stage::Used as usize] -= 1;
+        true
     }
 
     /// Whether a connection was taken away, after a hold of which length, and whether its backend is
@@ -299,6 +303,7 @@ impl<C> Store<C> {
         if link.place.stage == Stage::Returning {
             self.counts.slots_returning -= 1;
         }
+        link.idle_since = now;
         if let Some(key) = self.seeking.pop_front() {
             if let Seeker::Seeking(_, hold) = self.seekers[key] {
                 self.hand_out(&mut link, hold);
@@ -306,7 +311,6 @@ impl<C> Store<C> {
             return Ok(self.answer(key, Ok(link)));
         }
         self.shift(&mut link.place, Stage::Idle);
-        link.idle_since = now;
         self.idle.push(link);
         Ok(None)
     }

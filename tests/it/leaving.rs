@@ -287,3 +287,41 @@ async fn twenty_who_leave_at_once_have_their_slots_back_together() {
     })
     .await;
 }
+
+/// A COPY that fails before the server has read anything is answered at once, though its sink lives on and
+/// will send a Sync of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_fails_at_its_start_never_shifts_the_answers_of_others() {
+    on_each_version(async |tenant| {
+        let name = &tenant.name;
+        tenant
+            .sql(&format!(
+                "CREATE TABLE {name}.closed (n int); \
+                 CREATE FUNCTION {name}.refuse() RETURNS trigger LANGUAGE plpgsql \
+                 AS 'BEGIN RAISE EXCEPTION ''closed''; END'; \
+                 CREATE TRIGGER refuse BEFORE INSERT ON {name}.closed \
+                 FOR EACH STATEMENT EXECUTE FUNCTION {name}.refuse(); \
+                 ALTER TABLE {name}.closed OWNER TO {name}"
+            ))
+            .await;
+        let pool = tenant.pool(small(1).acquire_timeout(LONG)).await;
+        let checkout = pool.transactional();
+        let held = checkout.acquire().await.unwrap();
+        let copy = format!("COPY {name}.closed FROM STDIN");
+        let sink: CopyInSink<Bytes> = held.copy_in(&copy).await.unwrap();
+        tenant.until_idle().await;
+        drop(held);
+
+        let ask = async |n: i32| {
+            let held = checkout.acquire_by(LONG).await.unwrap();
+            let row = held.query_one("SELECT $1::INT", &[&n]).await.unwrap();
+            assert_eq!(row.get::<_, i32>(0), n);
+        };
+        ask(1).await;
+        drop(sink);
+        for n in 2..10 {
+            ask(n).await;
+        }
+    })
+    .await;
+}

@@ -10,7 +10,7 @@ use ::tokio_postgres::{CancelToken, SimpleQueryMessage};
 use deadpool_postgres::ClientWrapper;
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinHandle};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::driver::{End, Leash, Readiness};
 
@@ -25,7 +25,7 @@ const CANCEL_AGAIN: Duration = Duration::from_millis(250);
 const CANCEL_BOUND: Duration = Duration::from_secs(1);
 
 /// How long a backend that has announced its end may take to be gone.
-const LAST_WORD_LINGER: Duration = Duration::from_millis(100);
+const LAST_WORD_BOUND: Duration = Duration::from_millis(250);
 
 /// A connection of [`TokioPostgres`](super::TokioPostgres).
 pub struct Session {
@@ -136,11 +136,12 @@ impl Session {
         }
         // Also a task that ended by itself, because the answers were out of order, has not seen it.
         let remains = self.remains.try_recv();
-        if self.watch.is_ending() {
-            sleep(LAST_WORD_LINGER).await;
-            return End::Seen;
-        }
         match remains {
+            // It had its last word: its end is a matter of moments, whether we see it or not.
+            Ok(remains) if self.watch.is_ending() => {
+                let _ = timeout(LAST_WORD_BOUND, remains.bury()).await;
+                End::Seen
+            }
             Ok(remains) => bury(remains, &token, &self.route).await,
             // Whoever took the connection away has the stream, and sees the end.
             Err(_) if self.watch.is_taken() => {

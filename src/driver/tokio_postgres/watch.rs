@@ -13,14 +13,14 @@
 //! 3. nobody has handed the task a request since (`WOKEN`), and it is not being polled (`POLLING`).
 //!    Both marks and the verdict are in ONE atomic, set by one store when a poll starts: with two, a
 //!    request could slip between them.
-//! 4. No COPY IN has ended since the last fence. tokio-postgres sends Sync twice for a COPY IN, and
+//! 4. No COPY IN has begun or ended since the last fence. tokio-postgres sends Sync twice for a COPY IN, and
 //!    Postgres swallows the first unless the COPY failed before, so that answers may be off by one.
 
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker, ready};
 
@@ -201,6 +201,8 @@ impl Watch {
             // Before the mark: a poll that ends in between would take the mark away and tell nobody.
             changed.as_mut().enable();
             self.listeners.store(true, Ordering::SeqCst);
+            // Whoever ends a poll either sees the mark or has published before we look.
+            fence(Ordering::SeqCst);
             if done(self) {
                 return;
             }
@@ -320,6 +322,9 @@ impl<S: Wire> Tap<S> {
                 watch.status.store(status, Ordering::Relaxed);
                 add_one(&watch.answered);
             }
+            // The server is ready for a COPY IN. Should it fail from here on, the Sync that was sent with it
+            // has an answer of its own.
+            Frame { tag: b'G', .. } => watch.copied.store(true, Ordering::Relaxed),
             // An error that answers nothing is the server's last word.
             Frame { tag: b'E', .. } if watch.owes_nothing() => {
                 watch.ending.store(true, Ordering::Release);
@@ -386,6 +391,7 @@ impl<S: Wire> AsyncWrite for Tap<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.watch.flushed.store(false, Ordering::Relaxed);
         let written = ready!(self.stream().poll_write(cx, bytes));
         let written = self.noted(written)?;
         self.sent(&bytes[..written]);
