@@ -19,5 +19,6 @@ mod metrics;
 mod observe;
 mod ordinary_path;
 mod postgres_source;
+mod scenario;
 mod soak;
 mod support;

@@ -1,0 +1,120 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+/// Where the picture goes when nobody says.
+const SVG: &str = "target/reporting_starves_checkout.svg";
+
+pub(crate) const HELP: &str = "\
+Reports starve checkout, on a real Postgres: first with one pool for both, then with a partition for each.
+
+Usage: cargo run --release --example reporting_starves_checkout -- [OPTIONS]
+
+  --quick       the same within 20 s, with shorter reports; without, two minutes
+  --svg FILE    where the picture goes; default target/reporting_starves_checkout.svg
+  --json FILE   writes the figures as one JSON object; - is standard output, which then holds nothing else
+  --help        this text
+
+The server: PARTITIONED_POOL_PG_URL names one that may be written to; without it a container is started by
+Testcontainers (PARTITIONED_POOL_PG_IMAGE, default postgres:17), or else local server binaries.
+PARTITIONED_POOL_PG_SOURCE=url|docker|local allows only one of them.
+
+Exit code: 0 isolation held; 1 it did not, or the run shows nothing; 2 it could not be run.
+";
+
+/// What is to be done.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    Help,
+    Run(Options),
+}
+
+/// How it is to be run.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) quick: bool,
+    pub(crate) svg: PathBuf,
+    pub(crate) json: Option<Json>,
+}
+
+/// Where the JSON goes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Json {
+    Stdout,
+    File(PathBuf),
+}
+
+/// Reads the arguments, without the program's name.
+///
+/// # Errors
+/// One sentence that names the argument.
+pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Command, String> {
+    let mut arguments = arguments.into_iter();
+    let mut options = Options {
+        quick: false,
+        svg: SVG.into(),
+        json: None,
+    };
+    while let Some(argument) = arguments.next() {
+        let (flag, value) = match argument.split_once('=') {
+            Some((flag, value)) => (flag, Some(value.to_owned())),
+            None => (argument.as_str(), None),
+        };
+        let mut file = || {
+            let value = value.clone().or_else(|| arguments.next());
+            let value = value.filter(|v| !v.is_empty() && !v.starts_with("--"));
+            value.ok_or_else(|| format!("{flag} needs a file"))
+        };
+        match flag {
+            "--quick" if value.is_none() => options.quick = true,
+            "--svg" => options.svg = file()?.into(),
+            "--json" => options.json = Some(json(file()?)),
+            "--help" | "-h" if value.is_none() => return Ok(Command::Help),
+            _ => return Err(format!("unknown argument: {argument}")),
+        }
+    }
+    Ok(Command::Run(options))
+}
+
+fn json(file: String) -> Json {
+    match file.as_str() {
+        "-" => Json::Stdout,
+        _ => Json::File(file.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<Command, String> {
+        parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn every_option_is_read() {
+        let options = Options {
+            quick: true,
+            svg: "a.svg".into(),
+            json: Some(Json::File("b.json".into())),
+        };
+        assert_eq!(
+            read("--quick --svg a.svg --json=b.json"),
+            Ok(Command::Run(options))
+        );
+        let Ok(Command::Run(options)) = read("--json -") else {
+            panic!("it runs")
+        };
+        assert_eq!(options.json, Some(Json::Stdout));
+        assert_eq!(options.svg, PathBuf::from(SVG));
+    }
+
+    #[test]
+    fn what_is_not_known_is_named() {
+        assert_eq!(read("--fast"), Err("unknown argument: --fast".into()));
+        assert_eq!(read("--quick=1"), Err("unknown argument: --quick=1".into()));
+        assert_eq!(read("--svg"), Err("--svg needs a file".into()));
+        assert_eq!(read("--json --quick"), Err("--json needs a file".into()));
+        assert_eq!(read("--quick -h"), Ok(Command::Help));
+    }
+}

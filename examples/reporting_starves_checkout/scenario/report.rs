@@ -1,0 +1,136 @@
+//! The table, for people.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::Experiment;
+use super::measure::{LayoutFigures, PhaseFigures};
+use super::verdict::tolerance;
+
+/// What the columns mean.
+const DEFINITIONS: &str = "\
+checkout  200 a second by the clock, whatever became of the last; 40 ms in the database; its caller waits 1 s
+ok        committed, and the caller knew it within 1 s of the planned arrival
+late      no answer by then: the caller has left
+rejected  refused by the pool before the database was asked
+failed    the database, or the way to it, said no
+p50..max  from the planned arrival to the answer, or to the caller's leaving; of what was ok or late
+server    most connections of the layout in pg_stat_activity, looked at every 20 ms
+A checkout counts for the phase in which it was planned to arrive. Before `before` there is a warm-up that does not count.";
+
+/// The table with its definitions.
+pub(crate) struct Table<'a>(pub(crate) &'a Experiment);
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:24}{:-^58}{:-^28}  {:>6}",
+            "", " checkout ", " reports ", "server"
+        )?;
+        writeln!(
+            f,
+            "{:<13}{:<11}{:>7}{:>9}{:>10}{:>10}{:>10}{:>6}{:>6}{:>6}{:>5}{:>10}{:>7}{:>8}",
+            "layout",
+            "phase",
+            "started",
+            "ok",
+            "p50",
+            "p99",
+            "max",
+            "rej.",
+            "fail.",
+            "late",
+            "ok",
+            "rejected",
+            "failed",
+            "peak"
+        )?;
+        for layout in &self.0.layouts {
+            for figures in &layout.phases {
+                row(f, layout, figures)?;
+            }
+        }
+        let tolerance = tolerance(&self.0.plan);
+        write!(
+            f,
+            "\n{DEFINITIONS}\nAllowed for the p99 in the incident: {tolerance}."
+        )
+    }
+}
+
+fn row(f: &mut fmt::Formatter<'_>, layout: &LayoutFigures, figures: &PhaseFigures) -> fmt::Result {
+    let (checkout, reports) = (&figures.checkout, &figures.reports);
+    let latency = |pick: fn(super::measure::Latency) -> Duration| {
+        figures.latency.map_or("-".to_owned(), |l| millis(pick(l)))
+    };
+    writeln!(
+        f,
+        "{:<13}{:<11}{:>7}{:>9}{:>10}{:>10}{:>10}{:>6}{:>6}{:>6}{:>5}{:>10}{:>7}{:>8}",
+        layout.layout,
+        figures.phase,
+        checkout.started,
+        percent(checkout.ok, checkout.started),
+        latency(|l| l.p50),
+        latency(|l| l.p99),
+        latency(|l| l.max),
+        checkout.rejected,
+        checkout.failed,
+        checkout.late,
+        reports.ok,
+        reports.rejected,
+        reports.failed,
+        figures.peak_backends
+    )
+}
+
+/// `12.3 %`, rounded so that only all is 100 and only none is 0.
+pub(crate) fn percent(part: u32, whole: u32) -> String {
+    if part == 0 || part == whole {
+        return format!("{} %", if part == 0 { 0 } else { 100 });
+    }
+    let percent = 100.0 * f64::from(part) / f64::from(whole);
+    format!("{:.1} %", percent.clamp(0.1, 99.9))
+}
+
+/// `41.3 ms`, and whole ones from 100 on.
+pub(crate) fn millis(duration: Duration) -> String {
+    let millis = duration.as_secs_f64() * 1e3;
+    if millis < 100.0 {
+        format!("{millis:.1} ms")
+    } else {
+        format!("{millis:.0} ms")
+    }
+}
+
+/// `12,345`.
+pub(crate) fn grouped(number: u32) -> String {
+    let (thousands, rest) = (number / 1000, number % 1000);
+    if thousands == 0 {
+        rest.to_string()
+    } else {
+        format!("{},{rest:03}", grouped(thousands))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_lost_of_many_is_not_rounded_to_all() {
+        assert_eq!(percent(3_999, 4_000), "99.9 %");
+        assert_eq!(percent(1, 4_000), "0.1 %");
+        assert_eq!(
+            (percent(0, 9), percent(9, 9)),
+            ("0 %".into(), "100 %".into())
+        );
+    }
+
+    #[test]
+    fn thousands_are_grouped() {
+        assert_eq!(grouped(999), "999");
+        assert_eq!(grouped(4_007), "4,007");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+    }
+}

@@ -1,0 +1,80 @@
+//! The shop: its schema, and what a checkout and a report do in it.
+
+use std::time::Duration;
+
+use deadpool_postgres::ClientWrapper;
+use tokio_postgres::{Client, Error, NoTls};
+
+use super::plan::CALL;
+
+const SCHEMA: &str = include_str!("shop.sql");
+const ITEMS: u32 = 10_000;
+
+const TAKE: &str = "UPDATE reporting_starves_checkout.item SET stock = stock - $2 \
+    WHERE id = $1 RETURNING cents";
+const PLACE: &str = "WITH placed AS (
+        INSERT INTO reporting_starves_checkout.orders (customer) VALUES ($1) RETURNING id
+    )
+    INSERT INTO reporting_starves_checkout.order_line (order_id, item_id, quantity, cents)
+    SELECT id, $2, $3, $4 FROM placed";
+/// What is left of the call's time, which began with the transaction. A negative sleep is none.
+const TAKE_TIME: &str =
+    "SELECT pg_sleep($1 - extract(epoch FROM clock_timestamp() - transaction_timestamp())::float8)";
+const REPORT: &str = "SELECT count(*), pg_sleep($1) FROM reporting_starves_checkout.order_line";
+
+/// A connection of its own, and the schema.
+pub(super) struct Shop {
+    owner: Client,
+}
+
+impl Shop {
+    /// Makes the schema.
+    pub(super) async fn open(url: &str) -> Result<Self, Error> {
+        let owner = connect(url).await?;
+        owner.batch_execute(SCHEMA).await?;
+        Ok(Self { owner })
+    }
+
+    /// Removes the schema.
+    pub(super) async fn remove(self) -> Result<(), Error> {
+        self.owner
+            .batch_execute("DROP SCHEMA reporting_starves_checkout CASCADE")
+            .await
+    }
+}
+
+/// A connection outside of every pool; it ends when the client is dropped.
+pub(super) async fn connect(url: &str) -> Result<Client, Error> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    tokio::spawn(async move { drop(connection.await) });
+    Ok(client)
+}
+
+/// One checkout: takes the item from the stock, places the order with its line, and commits. From its begin
+/// to its commit the database is busy with it for [`CALL`].
+pub(super) async fn checkout(client: &mut ClientWrapper, number: u32) -> Result<(), Error> {
+    let (item, quantity) = (i64::from(number % ITEMS) + 1, 1_i64);
+    let transaction = client.transaction().await?;
+    let take = transaction.prepare_cached(TAKE).await?;
+    let cents: i64 = transaction
+        .query_one(&take, &[&item, &quantity])
+        .await?
+        .get(0);
+    let place = transaction.prepare_cached(PLACE).await?;
+    let customer = i64::from(number);
+    transaction
+        .execute(&place, &[&customer, &item, &quantity, &cents])
+        .await?;
+    let take_time = transaction.prepare_cached(TAKE_TIME).await?;
+    transaction
+        .execute(&take_time, &[&CALL.as_secs_f64()])
+        .await?;
+    transaction.commit().await
+}
+
+/// One report, which takes its time asleep: what checkout feels then is that connections are shared, and not
+/// that the database's processors and disks are.
+pub(super) async fn report(client: &ClientWrapper, lasts: Duration) -> Result<(), Error> {
+    client.query(REPORT, &[&lasts.as_secs_f64()]).await?;
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! The callers: checkouts by the clock, reports all at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::layout::{Layout, Outcome};
+use super::plan::{DEADLINE, Plan, RATE, REPORTS};
+
+/// One checkout.
+#[derive(Clone, Debug)]
+pub(crate) struct Checkout {
+    /// When it was planned to arrive, after the start of `before`.
+    pub(crate) planned: Duration,
+    /// From then, and not from when it got its turn, to its answer or to its caller's leaving.
+    pub(crate) latency: Duration,
+    pub(crate) outcome: Outcome,
+}
+
+/// One report.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    /// From its call to its answer.
+    pub(crate) latency: Duration,
+    pub(crate) outcome: Outcome,
+}
+
+/// As many as are under way in steady use, twice.
+const FIRST: u32 = 16;
+/// Longer than a busy machine needs to open so many connections.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// On a busy machine a report may have had to wait for its connection.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Has connections opened and statements prepared, before the clock runs: a pool that starts under full load
+/// on a busy machine has a trouble of its own, which is not the one that is measured here.
+pub(super) async fn first_checkouts(layout: &Arc<Layout>) {
+    let mut under_way = JoinSet::new();
+    for number in 0..FIRST {
+        let layout = Arc::clone(layout);
+        under_way.spawn(async move { layout.checkout(number, Instant::now() + PATIENCE).await });
+    }
+    // Whether they succeed is told by the next, which count.
+    under_way.join_all().await;
+}
+
+/// Sends every checkout at its planned time, warm-up included, and returns what became of those that count.
+/// `each_second` gets those that were answered since it was called last.
+///
+/// Nothing here waits for an answer, so that a stall of the database, of the pool or of this loop shows in
+/// the latencies, and never as fewer calls.
+pub(super) async fn checkouts(
+    layout: &Arc<Layout>,
+    plan: &Plan,
+    start: Instant,
+    mut each_second: impl FnMut(Duration, &[Checkout]),
+) -> Vec<Checkout> {
+    let mut under_way = JoinSet::new();
+    let mut done: Vec<Checkout> = Vec::new();
+    let (mut told, mut next) = (0, Duration::from_secs(1));
+    let first = start - plan.warm_up;
+    let schedule = (0..).map(|number| (number, first + Duration::from_secs(number.into()) / RATE));
+    for (number, planned) in schedule.take_while(|(_, planned)| *planned < start + plan.total()) {
+        sleep_until(planned).await;
+        let checkout = checkout(Arc::clone(layout), number, start, planned);
+        under_way.spawn(checkout);
+        done.extend(std::iter::from_fn(|| under_way.try_join_next()).filter_map(counting));
+        if start + next <= planned {
+            each_second(next, &done[told..]);
+            (told, next) = (done.len(), next + Duration::from_secs(1));
+        }
+    }
+    while let Some(ended) = under_way.join_next().await {
+        done.extend(counting(ended));
+    }
+    each_second(plan.total(), &done[told..]);
+    done.sort_by_key(|checkout| checkout.planned);
+    done
+}
+
+/// `None` for one of the warm-up.
+async fn checkout(
+    layout: Arc<Layout>,
+    number: u32,
+    start: Instant,
+    planned: Instant,
+) -> Option<Checkout> {
+    let outcome = layout.checkout(number, planned + DEADLINE).await;
+    let latency = planned.elapsed();
+    let outcome = match outcome {
+        Outcome::Ok if latency > DEADLINE => Outcome::Late,
+        other => other,
+    };
+    Some(Checkout {
+        planned: planned.checked_duration_since(start)?,
+        latency,
+        outcome,
+    })
+}
+
+fn counting<T>(ended: Result<Option<T>, JoinError>) -> Option<T> {
+    ended.expect("bug: a call panicked")
+}
+
+/// Starts every report at the incident. One that has no answer soon after the run's end is given up.
+pub(super) async fn reports(layout: Arc<Layout>, plan: Plan, start: Instant) -> Vec<Report> {
+    sleep_until(start + plan.before).await;
+    let end = start + plan.total() + GRACE;
+    let mut under_way = JoinSet::new();
+    for _ in 0..REPORTS {
+        under_way.spawn(report(Arc::clone(&layout), plan.incident, end));
+    }
+    under_way.join_all().await
+}
+
+async fn report(layout: Arc<Layout>, lasts: Duration, end: Instant) -> Report {
+    let called = Instant::now();
+    let answer = timeout_at(end, layout.report(lasts)).await;
+    Report {
+        outcome: answer
+            .unwrap_or_else(|_| Outcome::Failed("not done soon after the end of the run".into())),
+        latency: called.elapsed(),
+    }
+}
