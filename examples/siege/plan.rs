@@ -103,7 +103,7 @@ impl Siege {
             Self::Killed => "all its backends are terminated, ten times a second",
             Self::Restarted => "its server, which is its own, is stopped and started",
             Self::Stormed => {
-                "its callers leave at random moments, in seven kinds of work, 200 a second"
+                "its callers leave at random moments, in seven kinds of work, 100 a second"
             }
             Self::Panicking => "its callers panic with a connection in hand, 100 a second",
             Self::Untidy => "its callers leave transactions open, 100 a second",
@@ -122,9 +122,14 @@ impl Siege {
     /// The neighbour's calls a second.
     pub(crate) const fn rate(self) -> u32 {
         match self {
-            Self::Saturated | Self::Stormed => 200,
+            Self::Saturated => 200,
             Self::Slow | Self::Leaking => 20,
-            Self::CutOff | Self::Killed | Self::Restarted | Self::Panicking | Self::Untidy => 100,
+            Self::CutOff
+            | Self::Killed
+            | Self::Restarted
+            | Self::Stormed
+            | Self::Panicking
+            | Self::Untidy => 100,
         }
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use tokio_postgres::NoTls;
 
 use crate::calls::{Outcome, failed, of_acquire, of_call, of_pool, of_run};
-use crate::leavings_of_callers::{INSERT, Work, copy_out_sql, next};
+use crate::leavings_of_callers::{BURST, INSERT, PAUSE, ROW, Work, copy_out_sql, next};
 use crate::plan::{ACQUIRE, SIZE};
 
 const SLEEP: &str = "SELECT pg_sleep($1)";
@@ -202,7 +202,10 @@ async fn perform(work: Work, client: &mut PgConnection, seconds: f64) -> Result<
             let end = tokio::time::Instant::now() + Duration::from_secs_f64(seconds);
             let mut copy = client.copy_in_raw("COPY told FROM STDIN").await?;
             while tokio::time::Instant::now() < end {
-                copy.send(&b"lost\n"[..]).await?;
+                for _ in 0..BURST {
+                    copy.send(ROW).await?;
+                }
+                tokio::time::sleep(PAUSE).await;
             }
             copy.finish().await.map(drop)
         }

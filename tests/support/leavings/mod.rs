@@ -17,7 +17,10 @@ use tokio_postgres::{Error, SimpleQueryMessage};
 /// Whatever was still running would have been a sleep of many seconds.
 const BUSY: Duration = Duration::from_secs(5);
 /// What one message of COPY carries.
-const ROW: &[u8] = b"lost\n";
+pub(crate) const ROW: &[u8] = b"lost\n";
+/// So many messages follow each other, and then a pause: who copies at full speed shows how fast the machine is.
+pub(crate) const BURST: u32 = 16;
+pub(crate) const PAUSE: Duration = Duration::from_millis(1);
 
 /// A kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -114,7 +117,10 @@ async fn copy_in(client: &ClientWrapper, seconds: f64) -> Result<(), Error> {
             .await?
     );
     while Instant::now() < end {
-        sink.send(Bytes::from_static(ROW)).await?;
+        for _ in 0..BURST {
+            sink.send(Bytes::from_static(ROW)).await?;
+        }
+        tokio::time::sleep(PAUSE).await;
     }
     sink.as_mut().finish().await.map(drop)
 }
