@@ -27,6 +27,8 @@ const MOMENT: u64 = 4_000;
 const LEFT_BEHIND: f64 = 30.0;
 const PATIENCE: Duration = Duration::from_secs(60);
 const CLOSE: Duration = Duration::from_secs(5);
+/// Where a slot is gone for longer, no busy machine is to blame.
+const GONE: Duration = Duration::from_secs(10);
 
 /// A partition, and who has left it last.
 struct Lane {
@@ -203,6 +205,13 @@ impl Leavings {
                 .first()
                 .map(|first| format!("broken: {failures} calls failed; the first: {first}")),
         );
+        let slowest = |(work, took): &(Work, Vec<_>)| Some((*work, *took.last()?));
+        let slowest = self.took.iter().filter_map(slowest);
+        let gone = slowest.filter(|(_, took)| *took > GONE);
+        findings.extend(gone.map(|(work, took)| {
+            let took = millis(took);
+            format!("broken: a slot was gone for {took} when its caller had left in {work}")
+        }));
         if self.seen.most > LANES {
             let most = self.seen.most;
             findings.push(format!(

@@ -3,14 +3,14 @@
 use std::error::Error;
 use std::time::Duration;
 
-use partitioned_pool::config::{FleetCheck, FleetConfig, Limit, PartitionConfig, PoolConfig};
+use partitioned_pool::config::{FleetCheck, FleetConfig, PartitionConfig, PoolConfig};
 use partitioned_pool::{PartitionedPool, TokioPostgres};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::figures::{Round, Steadiness, Stretch};
 use crate::neighbour::{Callers, Manners, Neighbour};
-use crate::plan::{ACQUIRE, Baseline, MAX_HOLD, Plan, SETTLE, SIZE, Siege, WAITERS};
+use crate::plan::{ACQUIRE, Baseline, OVER, Plan, SETTLE, SIZE, Siege, WAITERS};
 use crate::postgres::{self, Choice, Kind, Postgres, Want};
 use crate::side::{Maker, Side};
 use crate::steady::Steady;
@@ -201,7 +201,7 @@ pub(crate) async fn besiege(ground: &Ground, siege: Siege, plan: &Plan) -> Resul
         (Siege::Restarted, Some((server, other))) => (other.url(), Trouble::Restart(server)),
         _ => (tenant.url(), Trouble::None),
     };
-    let pool = partitions(tenant, siege, url).await?;
+    let pool = partitions(tenant, siege, plan, url).await?;
     let field = Field {
         ground,
         plan,
@@ -221,6 +221,7 @@ pub(crate) async fn besiege(ground: &Ground, siege: Siege, plan: &Plan) -> Resul
 async fn partitions(
     tenant: &Tenant,
     siege: Siege,
+    plan: &Plan,
     url: String,
 ) -> Result<PartitionedPool<TokioPostgres>, Failed> {
     let neighbour = PartitionConfig::analytical(SIZE)
@@ -228,7 +229,7 @@ async fn partitions(
         .max_waiters(WAITERS)
         .acquire_timeout(ACQUIRE);
     let neighbour = match siege {
-        Siege::Leaking => neighbour.max_hold(Limit::from(MAX_HOLD)),
+        Siege::Leaking => neighbour.max_hold(plan.siege + OVER),
         _ => neighbour,
     };
     let fleet = FleetConfig::new(1, 0).mode(FleetCheck::Off);
@@ -328,7 +329,7 @@ impl Field<'_> {
         let since = "state <> 'idle' AND state_change < now() - interval '500 ms'";
         let orphans = self.ground.count(since).await?;
         if self.neighbour.siege == Siege::Leaking {
-            sleep_until(end + MAX_HOLD + LOOK).await;
+            sleep_until(end + OVER + LOOK).await;
         }
         Ok((orphans, self.neighbour.side.taken()))
     }
