@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::output::Json;
+
 /// Where the picture goes when nobody says.
 const SVG: &str = "target/reporting_starves_checkout.svg";
 
@@ -37,13 +39,6 @@ pub(crate) struct Options {
     pub(crate) json: Option<Json>,
 }
 
-/// Where the JSON goes.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Json {
-    Stdout,
-    File(PathBuf),
-}
-
 /// Reads the arguments, without the program's name.
 ///
 /// # Errors
@@ -68,19 +63,12 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Comma
         match flag {
             "--quick" if value.is_none() => options.quick = true,
             "--svg" => options.svg = file()?.into(),
-            "--json" => options.json = Some(json(file()?)),
+            "--json" => options.json = Some(Json::to(file()?)),
             "--help" | "-h" if value.is_none() => return Ok(Command::Help),
             _ => return Err(format!("unknown argument: {argument}")),
         }
     }
     Ok(Command::Run(options))
-}
-
-fn json(file: String) -> Json {
-    match file.as_str() {
-        "-" => Json::Stdout,
-        _ => Json::File(file.into()),
-    }
 }
 
 #[cfg(test)]

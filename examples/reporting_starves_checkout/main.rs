@@ -6,18 +6,18 @@
 //! The README's picture is that of a run with `--svg examples/reporting_starves_checkout/scenario.svg`.
 
 mod args;
+#[path = "../support/output.rs"]
+mod output;
 #[path = "../../tests/support/postgres/mod.rs"]
 mod postgres;
 mod scenario;
 
 use std::error::Error;
-use std::io::{self, IsTerminal, Write};
-use std::path::Path;
 use std::process::ExitCode;
 
-use args::{Command, Json, Options};
+use args::{Command, Options};
+use output::{Json, Line, write};
 use scenario::plan::Plan;
-use scenario::progress::Progress;
 use scenario::report::Table;
 use scenario::verdict::{Finding, judge};
 use scenario::{json, picture};
@@ -83,36 +83,4 @@ async fn perform(options: &Options) -> Result<Vec<Finding>, Box<dyn Error>> {
         print!("{text}");
     }
     Ok(findings)
-}
-
-fn write(file: &Path, text: &str) -> Result<(), String> {
-    let folder = file.parent().unwrap_or(Path::new(""));
-    let made = std::fs::create_dir_all(folder);
-    let written = made.and_then(|()| std::fs::write(file, text));
-    written.map_err(|error| format!("{} cannot be written: {error}", file.display()))
-}
-
-/// Progress on standard error: one line that changes on a terminal, and one line each elsewhere.
-#[derive(Default)]
-struct Line {
-    shown: bool,
-}
-
-impl Line {
-    fn show(&mut self, progress: &Progress) {
-        let mut stderr = io::stderr();
-        // Nobody needs a run to stop because its progress cannot be shown.
-        let _ = if stderr.is_terminal() {
-            self.shown = true;
-            write!(stderr, "\r\x1b[K{progress}").and_then(|()| stderr.flush())
-        } else {
-            writeln!(stderr, "{progress}")
-        };
-    }
-
-    fn end(&mut self) {
-        if std::mem::take(&mut self.shown) {
-            eprintln!();
-        }
-    }
 }

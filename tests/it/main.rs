@@ -1,5 +1,7 @@
 //! The integration tests: one binary, a module a subject.
 
+#[path = "../support/leavings/mod.rs"]
+mod leavings;
 #[path = "../support/memory/mod.rs"]
 mod memory;
 #[path = "../support/postgres/mod.rs"]

@@ -2,17 +2,16 @@
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::SinkExt;
 use partitioned_pool::{Connection, Partition, TokioPostgres};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
+use crate::leavings::{Found, Work};
 use crate::support::patience::LONG;
 use crate::support::server::on_each_version;
 use crate::support::tenant::{Tenant, small, until_at_rest};
@@ -200,94 +199,19 @@ async fn a_hundred_thousand_random_calls_leak_nothing_and_never_exceed_the_budge
     .await;
 }
 
-/// What the storm of leavings has found.
-#[derive(Default)]
-struct Found {
-    dirty: AtomicU64,
-    busy: AtomicU64,
-    killed: AtomicU64,
-    failed: Mutex<Vec<String>>,
-    left: AtomicU64,
-    stop: AtomicBool,
-}
-
-/// The seven kinds of work, each left at a random moment.
-async fn work_at_random(held: &mut Held) -> Result<(), tokio_postgres::Error> {
-    const SLOW: &str = "SELECT pg_sleep(0.001 + random() * 30)";
-    match fastrand::u32(0..7) {
-        0 => {
-            let statement = held.prepare_cached("SELECT pg_sleep($1)").await?;
-            held.query(&statement, &[&30.0]).await.map(drop)
-        }
-        1 => held
-            .query("SELECT generate_series(1, 500)", &[])
-            .await
-            .map(drop),
-        2 => held.batch_execute(SLOW).await,
-        3 => {
-            let transaction = held.transaction().await?;
-            transaction
-                .batch_execute("INSERT INTO told VALUES ('lost')")
-                .await?;
-            transaction.query(SLOW, &[]).await.map(drop)
-        }
-        4 => {
-            held.batch_execute("BEGIN; INSERT INTO told VALUES ('lost'); SELECT pg_sleep(30)")
-                .await
-        }
-        5 => {
-            let mut sink = pin!(held.copy_in::<_, Bytes>("COPY told FROM STDIN").await?);
-            loop {
-                sink.send(Bytes::from_static(b"lost\n")).await?;
-            }
-        }
-        _ => {
-            let rows = held
-                .copy_out("COPY (SELECT pg_sleep(0.001) FROM generate_series(1, 30000)) TO STDOUT")
-                .await?;
-            let mut rows = pin!(rows);
-            while next(rows.as_mut()).await.transpose()?.is_some() {}
-            Ok(())
-        }
-    }
-}
-
-async fn next<S: futures_util::Stream>(mut stream: Pin<&mut S>) -> Option<S::Item> {
-    std::future::poll_fn(|cx| stream.as_mut().poll_next(cx)).await
-}
-
 /// Looks at a connection as its next caller would, and then leaves it in the middle of something.
-async fn inspect_and_leave(checkout: &Checkout, found: &Found) {
+async fn inspect_and_leave(checkout: &Checkout, found: &Found, left: &AtomicU64) {
     if found.stop.load(Ordering::Relaxed) {
         return;
     }
     let mut held = checkout.acquire_by(LONG * 3).await.unwrap();
-    let began = Instant::now();
-    let probe = held
-        .simple_query("SELECT now() = statement_timestamp(), pg_sleep(0.002)")
-        .await;
-    match probe {
-        Ok(messages) => {
-            let clean = messages.iter().any(|message| match message {
-                tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0) == Some("t"),
-                _ => false,
-            });
-            found.dirty.fetch_add(u64::from(!clean), Ordering::Relaxed);
-        }
-        Err(error) if error.code().is_some_and(|code| code.code() == "57014") => {
-            found.killed.fetch_add(1, Ordering::Relaxed);
-        }
-        Err(error) => found.failed.lock().unwrap().push(error.to_string()),
-    }
-    // Whatever was still running would have been a sleep of many seconds.
-    if began.elapsed() > Duration::from_secs(5) {
-        found.busy.fetch_add(1, Ordering::Relaxed);
-        found.stop.store(true, Ordering::Relaxed);
-    }
+    found.look_at(&held).await;
     let moment = Duration::from_micros(fastrand::u64(0..4_000));
-    if timeout(moment, work_at_random(&mut held)).await.is_err() {
-        found.left.fetch_add(1, Ordering::Relaxed);
-    }
+    let work = Work::at_random().perform(&mut held, 30.0);
+    left.fetch_add(
+        u64::from(timeout(moment, work).await.is_err()),
+        Ordering::Relaxed,
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -305,28 +229,23 @@ async fn two_thousand_random_leavings_hand_on_nothing_busy_or_dirty_and_kill_no_
             .statement_timeout(LONG * 10);
         let pool = tenant.pool(partition).await;
         let sampler = Sampler::start(tenant).await;
-        let found = Arc::new(Found::default());
+        let (found, left) = (Arc::new(Found::default()), Arc::new(AtomicU64::new(0)));
         let call = {
-            let (checkout, found) = (pool.transactional().clone(), Arc::clone(&found));
+            let checkout = pool.transactional().clone();
+            let (found, left) = (Arc::clone(&found), Arc::clone(&left));
             move |_| {
-                let (checkout, found) = (checkout.clone(), Arc::clone(&found));
-                async move { inspect_and_leave(&checkout, &found).await }
+                let (checkout, found, left) =
+                    (checkout.clone(), Arc::clone(&found), Arc::clone(&left));
+                async move { inspect_and_leave(&checkout, &found, &left).await }
             }
         };
         storm(2 * SIZE, 2_000, call).await;
         until_at_rest(pool.transactional()).await;
-        let read = |count: &AtomicU64| count.load(Ordering::SeqCst);
-        println!(
-            "left {} of 2,000; {}",
-            read(&found.left),
-            pool.transactional().status()
-        );
-        assert_eq!(
-            (read(&found.dirty), read(&found.busy), read(&found.killed)),
-            (0, 0, 0)
-        );
-        assert_eq!(*found.failed.lock().unwrap(), Vec::<String>::new());
-        assert!(read(&found.left) > 1_000, "too few left to prove anything");
+        let left = left.load(Ordering::SeqCst);
+        println!("left {left} of 2,000; {}", pool.transactional().status());
+        assert_eq!(found.counts(), (0, 0, 0));
+        assert_eq!(*found.failures(), Vec::<String>::new());
+        assert!(left > 1_000, "too few left to prove anything");
         sampler.assert_never_above(BUDGET);
         tenant.until_idle().await;
         let kept = tenant

@@ -3,32 +3,19 @@
 use std::fmt;
 use std::time::Duration;
 
-use deadpool_postgres::{Pool, PoolError};
+use deadpool_postgres::Pool;
 use partitioned_pool::config::{FleetConfig, PartitionConfig, PoolConfig};
-use partitioned_pool::error::{AcquireError, Failure, RunError};
 use partitioned_pool::{PartitionedPool, TokioPostgres};
 use tokio::time::{Instant, timeout_at};
-use tokio_postgres::{Error, NoTls};
+use tokio_postgres::NoTls;
 
 use super::ScenarioError;
+use super::calls::{Outcome, failed, of_acquire, of_call, of_pool, of_run};
 use super::plan::{ANALYTICAL, SHARED, TRANSACTIONAL};
 use super::shop;
 
 /// How long a pool may take to close once its last call has ended.
 const CLOSE: Duration = Duration::from_secs(5);
-
-/// What became of a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// It was done, within the deadline of whoever called.
-    Ok,
-    /// The pool refused before the database was asked.
-    Rejected(String),
-    /// The database, or the way to it, said no.
-    Failed(String),
-    /// There was no answer by the deadline, and the caller left.
-    Late,
-}
 
 /// Which layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,45 +138,4 @@ async fn partitions(
         .transactional(PartitionConfig::transactional(TRANSACTIONAL))
         .analytical(PartitionConfig::analytical(ANALYTICAL));
     Ok(PartitionedPool::connect(config).await?)
-}
-
-fn of_call(answer: Result<(), Outcome>) -> Outcome {
-    answer.err().unwrap_or(Outcome::Ok)
-}
-
-fn of_pool(error: PoolError) -> Outcome {
-    match error {
-        PoolError::Backend(error) => failed(error),
-        PoolError::Timeout(_) | PoolError::Closed => Outcome::Rejected(error.to_string()),
-        other => Outcome::Failed(other.to_string()),
-    }
-}
-
-fn of_run(error: RunError<Error>) -> Outcome {
-    match error {
-        RunError::Acquire(error) => of_acquire(error),
-        RunError::DeadlineExceeded { .. } => Outcome::Late,
-        RunError::Work(error) => failed(error),
-        other => Outcome::Failed(other.to_string()),
-    }
-}
-
-fn of_acquire(error: AcquireError) -> Outcome {
-    if error.is_rejection() {
-        Outcome::Rejected(error.to_string())
-    } else if error.is_timeout() {
-        Outcome::Late
-    } else {
-        Outcome::Failed(error.to_string())
-    }
-}
-
-fn failed(error: Error) -> Outcome {
-    Outcome::Failed(failure(error).to_string())
-}
-
-/// The driver's error with all its causes.
-pub(super) fn failure(error: Error) -> Failure {
-    let sqlstate = error.code().map(|code| code.code().to_owned());
-    Failure::new(sqlstate, error)
 }

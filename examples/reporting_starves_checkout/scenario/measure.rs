@@ -5,46 +5,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::backends::Seen;
-use super::layout::{Kind, Outcome};
+use super::calls::{Outcome, Tally, percentile};
+use super::layout::Kind;
 use super::plan::{Phase, Plan};
 use super::workload::{Checkout, Report};
-
-/// How many calls ended in which way.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
-    pub(crate) started: u32,
-    pub(crate) ok: u32,
-    pub(crate) rejected: u32,
-    pub(crate) failed: u32,
-    pub(crate) late: u32,
-    /// What the first rejected or failed call was told.
-    pub(crate) first_trouble: Option<String>,
-}
-
-impl Tally {
-    fn of<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> Self {
-        let mut tally = Self::default();
-        outcomes.for_each(|outcome| tally.add(outcome));
-        tally
-    }
-
-    fn add(&mut self, outcome: &Outcome) {
-        self.started += 1;
-        let (count, told) = match outcome {
-            Outcome::Ok => (&mut self.ok, None),
-            Outcome::Late => (&mut self.late, None),
-            Outcome::Rejected(told) => (&mut self.rejected, Some(told)),
-            Outcome::Failed(told) => (&mut self.failed, Some(told)),
-        };
-        *count += 1;
-        self.first_trouble = self.first_trouble.take().or_else(|| told.cloned());
-    }
-
-    /// Calls that were of no use to their caller.
-    pub(crate) fn lost(&self) -> u32 {
-        self.started - self.ok
-    }
-}
 
 /// Latencies of the calls that were answered or left at the deadline. What was rejected or failed is not in
 /// it: a quick refusal must not make a phase look fast.
@@ -67,12 +31,6 @@ impl Latency {
             max: percentile(&sorted, 100)?,
         })
     }
-}
-
-/// The least value that `percent` of 100 do not exceed: one that was measured, nothing in between.
-fn percentile(sorted: &[Duration], percent: usize) -> Option<Duration> {
-    let rank = (sorted.len() * percent).div_ceil(100);
-    sorted.get(rank.checked_sub(1)?).copied()
 }
 
 /// What a phase came to.

@@ -2,6 +2,8 @@
 //! the integration tests run it as well.
 
 mod backends;
+#[path = "../../support/calls.rs"]
+pub(crate) mod calls;
 pub(crate) mod json;
 pub(crate) mod layout;
 pub(crate) mod measure;
@@ -10,7 +12,11 @@ pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod report;
 mod shop;
+#[path = "../../support/svg.rs"]
+mod svg;
 pub(crate) mod verdict;
+#[path = "../../support/words.rs"]
+mod words;
 mod workload;
 
 use std::sync::Arc;
@@ -53,7 +59,7 @@ impl ScenarioError {
     fn postgres(what: &'static str) -> impl FnOnce(tokio_postgres::Error) -> Self {
         move |error| Self::Postgres {
             what,
-            failure: layout::failure(error),
+            failure: calls::failure(error),
         }
     }
 }

@@ -4,10 +4,12 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::Experiment;
-use super::layout::{Kind, Outcome};
+use super::calls::Outcome;
+use super::layout::Kind;
 use super::measure::LayoutFigures;
 use super::plan::{ANALYTICAL, CALL, DEADLINE, Phase, REPORTS, SHARED, TRANSACTIONAL};
-use super::report::{grouped, millis, percent};
+use super::svg::{BLUE, Canvas, FAINT, GRID, INK, PLAIN, SHADE, VERMILION, escape};
+use super::words::{grouped, millis, percent};
 use super::workload::Checkout;
 
 const WIDTH: f64 = 1000.0;
@@ -33,23 +35,15 @@ const BINS: u32 = 200;
 /// One mark for so many of them, so that marks can be told from each other.
 const BINS_PER_MARK: u32 = 2;
 
-// Okabe and Ito's, which people tell apart whatever colours they see.
-const BLUE: &str = "#0072B2";
-const VERMILION: &str = "#D55E00";
-const INK: &str = "#1f2328";
-const FAINT: &str = "#59636e";
-const GRID: &str = "#dde1e6";
-const SHADE: &str = "#f1ede4";
-
 struct Picture<'a> {
     experiment: &'a Experiment,
-    svg: String,
+    canvas: Canvas,
 }
 
 /// The picture as an SVG document.
 pub(crate) fn svg(experiment: &Experiment) -> String {
-    let svg = String::new();
-    let mut picture = Picture { experiment, svg };
+    let canvas = Canvas::default();
+    let mut picture = Picture { experiment, canvas };
     picture.head();
     picture.incident();
     picture.scale();
@@ -60,86 +54,10 @@ pub(crate) fn svg(experiment: &Experiment) -> String {
     picture.labels();
     picture.label_both();
     picture.foot();
-    picture.svg + "</svg>\n"
-}
-
-/// How text is set.
-#[derive(Clone, Copy)]
-struct Type {
-    size: f64,
-    weight: u32,
-    colour: &'static str,
-    anchor: &'static str,
-    /// A white edge, so that it can be read on top of something.
-    halo: bool,
-}
-
-const PLAIN: Type = Type {
-    size: 13.0,
-    weight: 400,
-    colour: INK,
-    anchor: "start",
-    halo: false,
-};
-
-impl Type {
-    const fn size(self, size: f64) -> Self {
-        Self { size, ..self }
-    }
-
-    const fn bold(self) -> Self {
-        Self {
-            weight: 700,
-            ..self
-        }
-    }
-
-    const fn colour(self, colour: &'static str) -> Self {
-        Self { colour, ..self }
-    }
-
-    const fn anchor(self, anchor: &'static str) -> Self {
-        Self { anchor, ..self }
-    }
-
-    const fn halo(self) -> Self {
-        Self { halo: true, ..self }
-    }
+    picture.canvas.0 + "</svg>\n"
 }
 
 impl Picture<'_> {
-    fn put(&mut self, line: &str) {
-        self.svg.push_str(line);
-        self.svg.push('\n');
-    }
-
-    fn text(&mut self, (x, y): (f64, f64), text: &str, look: Type) {
-        let Type {
-            size,
-            weight,
-            colour,
-            anchor,
-            halo,
-        } = look;
-        let halo = match halo {
-            true => {
-                r##" stroke="#ffffff" stroke-width="4" stroke-linejoin="round" paint-order="stroke""##
-            }
-            false => "",
-        };
-        self.put(&format!(
-            r#"<text x="{x:.1}" y="{y:.1}" font-size="{size}" font-weight="{weight}" fill="{colour}" text-anchor="{anchor}"{halo}>{}</text>"#,
-            escape(text)
-        ));
-    }
-
-    fn rule(&mut self, from: (f64, f64), to: (f64, f64), colour: &str, more: &str) {
-        let ((x1, y1), (x2, y2)) = (from, to);
-        self.put(&format!(
-            r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" stroke="{colour}" {more}/>"#
-        ));
-    }
-
     fn incident_of(&self, kind: Kind) -> (u32, u32) {
         let incident = self.experiment.layout(kind).phase(Phase::Incident);
         (incident.checkout.lost(), incident.checkout.started)
@@ -157,16 +75,18 @@ impl Picture<'_> {
             "{REPORTS} slow reports: one shared pool loses {shared} of checkouts, partitions {partitioned}"
         );
         let told = escape(&title);
-        self.put(&format!(
+        self.canvas.put(&format!(
             r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" aria-labelledby="title what" font-family="system-ui, 'Segoe UI', Helvetica, Arial, 'DejaVu Sans', sans-serif">
 <title id="title">{told}</title>
 <desc id="what">Checkout latency over time, on a logarithmic scale, of one shared pool and of two partitions, before, during and after {REPORTS} slow reports.</desc>
 <rect width="{WIDTH}" height="{HEIGHT}" fill="{}"/>"#,
             "#ffffff"
         ));
-        self.text((24.0, 40.0), &title, PLAIN.size(21.0).bold());
+        self.canvas
+            .text((24.0, 40.0), &title, PLAIN.size(21.0).bold());
         let below = "Latency of checkout over time: 200 calls a second, each 40 ms in the database, on a real Postgres";
-        self.text((24.0, 64.0), below, PLAIN.size(14.0).colour(FAINT));
+        self.canvas
+            .text((24.0, 64.0), below, PLAIN.size(14.0).colour(FAINT));
     }
 
     fn incident(&mut self) {
@@ -175,36 +95,42 @@ impl Picture<'_> {
         let (left, right) = (self.x(begin), self.x(end));
         let lasts = plan.incident.as_secs_f64();
         let (top, width, height) = (88.0, right - left, BOTTOM - 88.0);
-        self.put(&format!(
+        self.canvas.put(&format!(
             r#"<rect x="{left:.1}" y="{top}" width="{width:.1}" height="{height}" fill="{SHADE}"/>"#
         ));
         let centred = PLAIN.anchor("middle");
         let middle = f64::midpoint(left, right);
-        self.text((middle, 108.0), "incident", centred.bold());
+        self.canvas
+            .text((middle, 108.0), "incident", centred.bold());
         let what = format!("{REPORTS} reports of {lasts:.0} s start at once");
-        self.text((middle, 126.0), &what, centred);
+        self.canvas.text((middle, 126.0), &what, centred);
         let faint = centred.colour(FAINT);
-        self.text((f64::midpoint(LEFT, left), 108.0), "before", faint);
-        self.text((f64::midpoint(right, RIGHT), 108.0), "after", faint);
+        self.canvas
+            .text((f64::midpoint(LEFT, left), 108.0), "before", faint);
+        self.canvas
+            .text((f64::midpoint(right, RIGHT), 108.0), "after", faint);
     }
 
     fn scale(&mut self) {
         let axis = PLAIN.size(12.0).colour(FAINT).anchor("end");
         for (seconds, label) in TICKS {
             let y = y(seconds);
-            self.rule((LEFT, y), (RIGHT, y), GRID, r#"stroke-width="1""#);
-            self.text((LEFT - 8.0, y + 4.0), label, axis);
+            self.canvas
+                .rule((LEFT, y), (RIGHT, y), GRID, r#"stroke-width="1""#);
+            self.canvas.text((LEFT - 8.0, y + 4.0), label, axis);
         }
         let dashed = r#"stroke-width="1.5" stroke-dasharray="6 4""#;
-        self.rule((LEFT, DEADLINE_Y), (RIGHT, DEADLINE_Y), INK, dashed);
-        self.text((LEFT - 8.0, DEADLINE_Y + 4.0), "1 s", axis.colour(INK));
+        self.canvas
+            .rule((LEFT, DEADLINE_Y), (RIGHT, DEADLINE_Y), INK, dashed);
+        self.canvas
+            .text((LEFT - 8.0, DEADLINE_Y + 4.0), "1 s", axis.colour(INK));
         let deadline = PLAIN.size(12.0).halo();
-        self.text(
+        self.canvas.text(
             (LEFT + 6.0, DEADLINE_Y + 16.0),
             "the caller's deadline",
             deadline,
         );
-        self.text(
+        self.canvas.text(
             (LEFT - 8.0, LOST_Y + 4.0),
             "no answer",
             axis.colour(VERMILION),
@@ -222,14 +148,15 @@ impl Picture<'_> {
         let ticks = (0..).map(|n| Duration::from_secs(n * step));
         for at in ticks.take_while(|at| *at <= total) {
             let x = self.x(at);
-            self.rule((x, BOTTOM), (x, BOTTOM + 5.0), FAINT, r#"stroke-width="1""#);
+            self.canvas
+                .rule((x, BOTTOM), (x, BOTTOM + 5.0), FAINT, r#"stroke-width="1""#);
             let label = match at.as_secs() {
                 0 => "0 s".to_owned(),
                 seconds => seconds.to_string(),
             };
-            self.text((x, BOTTOM + 20.0), &label, axis);
+            self.canvas.text((x, BOTTOM + 20.0), &label, axis);
         }
-        self.rule(
+        self.canvas.rule(
             (LEFT, BOTTOM),
             (RIGHT, BOTTOM),
             FAINT,
@@ -246,17 +173,17 @@ impl Picture<'_> {
         };
         let bins = bins(figures, self.experiment.plan.total());
         for band in self.bands(&bins) {
-            self.put(&format!(
+            self.canvas.put(&format!(
                 r#"<path d="{band}" fill="{colour}" fill-opacity="0.22"/>"#
             ));
         }
         let line = self.medians(&bins);
-        self.put(&format!(
+        self.canvas.put(&format!(
             r#"<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="{width}" stroke-linejoin="round"/>"#
         ));
         let marks = self.marks(&bins);
         if !marks.is_empty() {
-            self.put(&format!(
+            self.canvas.put(&format!(
                 r##"<path d="{marks}" fill="none" stroke="#ffffff" stroke-width="5.5"/><path d="{marks}" fill="none" stroke="{colour}" stroke-width="2.2"/>"##
             ));
         }
@@ -319,22 +246,25 @@ impl Picture<'_> {
         let more = PLAIN.size(14.0).anchor("middle");
         let (lost, started) = self.incident_of(Kind::Shared);
         let text = format!("one shared pool of {SHARED}");
-        self.text((middle, 208.0), &text, head.colour(VERMILION));
+        self.canvas
+            .text((middle, 208.0), &text, head.colour(VERMILION));
         let text = format!("{} of {} checkouts", grouped(lost), grouped(started));
-        self.text((middle, 228.0), &text, more.colour(VERMILION));
+        self.canvas
+            .text((middle, 228.0), &text, more.colour(VERMILION));
         let text = "got no answer before their deadline";
-        self.text((middle, 246.0), text, more.colour(VERMILION));
+        self.canvas
+            .text((middle, 246.0), text, more.colour(VERMILION));
 
         let text = format!("partitions of {TRANSACTIONAL} and {ANALYTICAL}");
-        self.text((middle, 332.0), &text, head.colour(BLUE));
+        self.canvas.text((middle, 332.0), &text, head.colour(BLUE));
         let (lost, started) = self.incident_of(Kind::Partitioned);
         let text = match lost {
             0 => format!("all {} checkouts answered", grouped(started)),
             lost => format!("{} of {} checkouts lost", grouped(lost), grouped(started)),
         };
-        self.text((middle, 352.0), &text, more.colour(BLUE));
+        self.canvas.text((middle, 352.0), &text, more.colour(BLUE));
         if let Some(text) = self.p99s() {
-            self.text((middle, 370.0), &text, more.colour(BLUE));
+            self.canvas.text((middle, 370.0), &text, more.colour(BLUE));
         }
     }
 
@@ -353,7 +283,7 @@ impl Picture<'_> {
             y(slower.as_secs_f64()) + 22.0,
         );
         let text = format!("both answer in {} (median)", millis(slower));
-        self.text(at, &text, PLAIN.anchor("middle"));
+        self.canvas.text(at, &text, PLAIN.anchor("middle"));
     }
 
     fn p99s(&self) -> Option<String> {
@@ -370,13 +300,13 @@ impl Picture<'_> {
         let text = format!(
             "Line: median of the calls planned in each {bin}. Band: fastest to slowest. Cross: calls without an answer in time. Logarithmic scale."
         );
-        self.text((24.0, BOTTOM + 48.0), &text, small);
+        self.canvas.text((24.0, BOTTOM + 48.0), &text, small);
         let server = &self.experiment.server;
         let text = format!(
             "Postgres {}, max_connections {}. Measured by: cargo run --release --example reporting_starves_checkout",
             server.version, server.max_connections
         );
-        self.text((24.0, BOTTOM + 66.0), &text, small);
+        self.canvas.text((24.0, BOTTOM + 66.0), &text, small);
     }
 }
 
@@ -432,9 +362,4 @@ fn share((lost, started): (u32, u32)) -> String {
         0 => "none".to_owned(),
         lost => percent(lost, started),
     }
-}
-
-fn escape(text: &str) -> String {
-    let text = text.replace('&', "&amp;").replace('<', "&lt;");
-    text.replace('>', "&gt;")
 }

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::layout::{Kind, Outcome};
+use super::calls::Outcome;
+use super::layout::Kind;
 use super::measure::Latency;
 use super::plan::{Phase, Plan};
-use super::report::millis;
+use super::words::millis;
 use super::workload::Checkout;
 
 /// The last second of a layout.

@@ -7,7 +7,7 @@ use super::Experiment;
 use super::layout::Kind;
 use super::measure::{LayoutFigures, PhaseFigures};
 use super::plan::{ANALYTICAL, Phase, Plan, REPORTS};
-use super::report::{grouped, millis};
+use super::words::{grouped, millis};
 
 /// A report that is rejected at once knows it within this time: a thousand times what it takes, for a busy machine.
 const AT_ONCE: Duration = Duration::from_millis(50);

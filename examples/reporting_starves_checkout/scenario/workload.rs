@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::layout::{Layout, Outcome};
+use super::calls::Outcome;
+use super::layout::Layout;
 use super::plan::{DEADLINE, Plan, RATE, REPORTS};
 
 /// One checkout.

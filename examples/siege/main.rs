@@ -1,0 +1,153 @@
+//! One partition runs steady work while its neighbour is besieged: saturated, slowed, leaked, cut off, killed,
+//! restarted, left in the middle of things, panicked in, left untidy. On a real Postgres, measured, and an error
+//! when the steady partition notices, a slot or a query stays behind, or the budget is exceeded:
+//!
+//! `cargo run --release --example siege`
+//!
+//! The sieges that differ most are beside it on plain pools of the same sizes. With `--leavings 20000` so many
+//! callers leave at random moments, and it is told how soon their connections are of use again.
+
+mod args;
+#[path = "../support/calls.rs"]
+mod calls;
+mod figures;
+mod json;
+mod leavings;
+#[path = "../../tests/support/leavings/mod.rs"]
+mod leavings_of_callers;
+mod neighbour;
+#[path = "../support/output.rs"]
+mod output;
+mod picture;
+mod plan;
+#[path = "../../tests/support/postgres/mod.rs"]
+mod postgres;
+mod report;
+mod round;
+mod side;
+mod steady;
+mod support;
+#[path = "../support/svg.rs"]
+mod svg;
+mod verdict;
+mod watch;
+#[path = "../support/words.rs"]
+mod words;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use args::{Command, Options};
+use figures::Figures;
+use output::{Json, Line, write};
+use plan::{Plan, Siege};
+use report::Table;
+use round::{Ground, besiege, besiege_plain};
+use side::Maker;
+
+type Findings = Result<Vec<String>, Box<dyn Error>>;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let done = match args::parse(std::env::args().skip(1)) {
+        Ok(Command::Besiege(options)) => sieges(&options).await,
+        Ok(Command::Leavings(wanted)) => leave(wanted).await,
+        Ok(Command::Help) => {
+            print!("{}", args::HELP);
+            return ExitCode::SUCCESS;
+        }
+        Err(problem) => {
+            eprintln!("{problem}; --help shows what there is");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(findings) if findings.is_empty() => ExitCode::SUCCESS,
+        Ok(findings) => {
+            findings.iter().for_each(|finding| eprintln!("{finding}"));
+            ExitCode::from(1)
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+async fn leave(wanted: u32) -> Findings {
+    let ground = Ground::find(false).await?;
+    eprintln!("{}", ground.describe());
+    let left = leavings::run(&ground, wanted).await;
+    ground.leave().await;
+    let left = left?;
+    println!("{left}");
+    Ok(left.findings())
+}
+
+async fn sieges(options: &Options) -> Findings {
+    let plan = if options.quick {
+        Plan::QUICK
+    } else {
+        Plan::FULL
+    };
+    let chosen = |siege: &Siege| options.only.is_none_or(|only| only == *siege);
+    let sieges: Vec<_> = Siege::ALL.into_iter().filter(chosen).collect();
+    let ground = Ground::find(sieges.contains(&Siege::Restarted)).await?;
+    eprintln!("{}", ground.describe());
+    let ran = all(&ground, &sieges, &plan).await;
+    let version = ground.version().to_owned();
+    ground.leave().await;
+    let (sieges, beside) = ran?;
+    tell(options, &sieges, &beside, &version)
+}
+
+/// All sieges of the partitions, and those of the plain pools.
+async fn all(
+    ground: &Ground,
+    sieges: &[Siege],
+    plan: &Plan,
+) -> Result<(Vec<Figures>, Vec<Figures>), Box<dyn Error>> {
+    let mut line = Line::default();
+    let (mut ours, mut plain) = (Vec::new(), Vec::new());
+    for &siege in sieges {
+        let mut rounds = Vec::new();
+        for number in 1..=plan.rounds {
+            line.show(&format!("{siege}, round {number} of {}", plan.rounds));
+            rounds.push(besiege(ground, siege, plan).await?);
+        }
+        ours.push(Figures::new(siege, Maker::Partitions, rounds));
+    }
+    let beside = sieges.iter().filter(|siege| Siege::BESIDE.contains(siege));
+    for (&siege, maker) in beside.flat_map(|siege| Maker::PEERS.map(|maker| (siege, maker))) {
+        line.show(&format!("{siege}, plain {maker}"));
+        let round = besiege_plain(ground, siege, maker, plan).await?;
+        plain.push(Figures::new(siege, maker, vec![round]));
+    }
+    line.end();
+    Ok((ours, plain))
+}
+
+fn tell(options: &Options, sieges: &[Figures], beside: &[Figures], version: &str) -> Findings {
+    write(&options.svg, &picture::svg(sieges, beside, version))?;
+    match &options.json {
+        Some(Json::Stdout) => println!("{}", json::json(sieges)),
+        Some(Json::File(file)) => write(file, &(json::json(sieges) + "\n"))?,
+        None => {}
+    }
+    let findings: Vec<_> = sieges.iter().flat_map(verdict::judge).collect();
+    let verdict = match findings.as_slice() {
+        [] => "Every promise was kept.",
+        _ => "Not as it must be; see below.",
+    };
+    let text = format!(
+        "\n{}\n{verdict} The picture: {}\n",
+        Table { sieges, beside },
+        options.svg.display()
+    );
+    if options.json == Some(Json::Stdout) {
+        eprint!("{text}");
+    } else {
+        print!("{text}");
+    }
+    Ok(findings.iter().map(ToString::to_string).collect())
+}
