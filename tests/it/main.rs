@@ -23,6 +23,5 @@ mod observe;
 mod ordinary_path;
 mod postgres_source;
 mod resetting;
-mod scenario;
 mod soak;
 mod support;
