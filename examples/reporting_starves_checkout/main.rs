@@ -35,17 +35,7 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match perform(&options).await {
-        Ok(findings) if findings.is_empty() => ExitCode::SUCCESS,
-        Ok(findings) => {
-            findings.iter().for_each(|finding| eprintln!("{finding}"));
-            ExitCode::from(1)
-        }
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::from(2)
-        }
-    }
+    output::exit(perform(&options).await)
 }
 
 async fn perform(options: &Options) -> Result<Vec<Finding>, Box<dyn Error>> {

@@ -61,17 +61,7 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match done {
-        Ok(findings) if findings.is_empty() => ExitCode::SUCCESS,
-        Ok(findings) => {
-            findings.iter().for_each(|finding| eprintln!("{finding}"));
-            ExitCode::from(1)
-        }
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::from(2)
-        }
-    }
+    output::exit(done)
 }
 
 async fn leave(wanted: u32) -> Findings {

@@ -1,8 +1,10 @@
 //! What goes to files and to the terminal.
 
+use std::error::Error;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// Where the JSON goes.
 #[derive(Debug, PartialEq, Eq)]
@@ -17,6 +19,21 @@ impl Json {
         match file.as_str() {
             "-" => Json::Stdout,
             _ => Json::File(file.into()),
+        }
+    }
+}
+
+/// How the program ends: 0 without findings, 1 with some, 2 if it could not be done. What is to be said is said.
+pub(crate) fn exit<F: Display>(done: Result<Vec<F>, Box<dyn Error>>) -> ExitCode {
+    match done {
+        Ok(findings) if findings.is_empty() => ExitCode::SUCCESS,
+        Ok(findings) => {
+            findings.iter().for_each(|finding| eprintln!("{finding}"));
+            ExitCode::from(1)
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(2)
         }
     }
 }

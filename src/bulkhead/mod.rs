@@ -328,14 +328,6 @@ impl<S: Stock> Permit<S> {
     pub fn hold(&self) -> Option<HoldId> {
         self.hold.as_ref().map(Hold::id)
     }
-
-    /// The bulkhead that the slot belongs to.
-    #[must_use]
-    pub fn bulkhead(&self) -> Bulkhead<S> {
-        Bulkhead {
-            shared: Arc::clone(&self.shared),
-        }
-    }
 }
 
 impl<S: Stock> Drop for Permit<S> {

@@ -67,10 +67,7 @@ impl<D: Driver> Core<D> {
     }
 
     /// Acquires without waiting for a slot.
-    pub(super) async fn try_acquire(
-        self: &Arc<Self>,
-        by: CallSite,
-    ) -> Result<Connection<D>, AcquireError> {
+    pub(super) async fn try_acquire(self: &Arc<Self>, by: CallSite) -> Outcome<D> {
         let call = Call::new(&self.watch);
         let wait = self.settings.acquire_timeout;
         let request = match self.bulkhead.try_acquire_for(by, CLASS) {
@@ -82,10 +79,7 @@ impl<D: Driver> Core<D> {
     }
 
     /// Acquires for ourselves: no observer hears of it.
-    pub(super) async fn acquire_unobserved(
-        self: &Arc<Self>,
-        limit: Duration,
-    ) -> Result<Connection<D>, AcquireError> {
+    pub(super) async fn acquire_unobserved(self: &Arc<Self>, limit: Duration) -> Outcome<D> {
         let us = CallSite::here();
         let request = self.bulkhead.request_for(us, CLASS, Patience::wait(limit));
         let (connection, _) = self.complete(request, limit).await?;

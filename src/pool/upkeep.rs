@@ -9,7 +9,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::admission::HoldId;
 use crate::driver::{Driver, Readiness};
 use crate::observe::Event;
-use crate::status::{PartitionStatus, Seconds};
+use crate::status::Seconds;
 
 use super::core::{CLASS, Core};
 
@@ -50,10 +50,10 @@ impl<D: Driver> Core<D> {
         }
     }
 
-    pub(super) fn sample(&self) -> PartitionStatus {
-        let status = self.status();
-        self.watch.tell_about(&Event::Sampled(&status));
-        status
+    pub(super) fn sample(&self) {
+        if self.watch.is_on() {
+            self.watch.tell_about(&Event::Sampled(&self.status()));
+        }
     }
 
     /// Tells the log of each hold that passes `hold_warning`, once; returns the newest that was told.
