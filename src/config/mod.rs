@@ -53,6 +53,7 @@
 //! ```
 
 mod boot;
+mod budget;
 mod defaults;
 mod env;
 mod error;
@@ -74,12 +75,15 @@ use serde::Deserialize;
 
 pub use self::{
     boot::{BootConfig, DEFAULT_CHECK_TIMEOUT, WhenUnavailable},
+    budget::HandOver,
     defaults::Defaults,
     error::{ConfigError, Problem},
     fleet::{ExternalPool, FleetCheck, FleetConfig},
     limit::Limit,
     partition::{ANALYTICAL, Kind, LIFETIME_JITTER_PERCENT, PartitionConfig, TRANSACTIONAL},
-    settings::{BootSettings, ExternalSettings, FleetSettings, PartitionSettings, Settings},
+    settings::{
+        BootSettings, BudgetSettings, ExternalSettings, FleetSettings, PartitionSettings, Settings,
+    },
     url::DatabaseUrl,
 };
 use self::{

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, num::NonZeroU32, time::Duration};
 use super::{
     PoolConfig,
     boot::{BootConfig, DEFAULT_CHECK_TIMEOUT, WhenUnavailable, Word},
+    budget::HandOver,
     defaults::Defaults,
     error::{ConfigError, Problem},
     fleet::{ExternalPool, FleetConfig},
@@ -12,7 +13,9 @@ use super::{
     limit::Limit,
     partition::{ANALYTICAL, Kind, PartitionConfig, TRANSACTIONAL},
     rules::{self, Checked},
-    settings::{BootSettings, ExternalSettings, FleetSettings, PartitionSettings, Settings},
+    settings::{
+        BootSettings, BudgetSettings, ExternalSettings, FleetSettings, PartitionSettings, Settings,
+    },
     url::DatabaseUrl,
 };
 
@@ -41,11 +44,18 @@ impl PoolConfig {
             config: self,
             problems: self.misplaced.clone(),
         };
+        let (service, fleet, boot) = (
+            check.service(),
+            check.fleet(&self.fleet),
+            check.boot(&self.boot),
+        );
+        let partitions = check.partitions();
         let settings = Settings {
-            service: check.service(),
-            fleet: check.fleet(&self.fleet),
-            boot: check.boot(&self.boot),
-            partitions: check.partitions(),
+            service,
+            fleet,
+            boot,
+            budgets: budgets(&partitions),
+            partitions,
         };
         ConfigError::check(check.problems)?;
         Ok(settings)
@@ -286,6 +296,18 @@ impl Check<'_> {
             }
         }
     }
+}
+
+/// A budget of its own for each partition.
+fn budgets(partitions: &[PartitionSettings]) -> Vec<BudgetSettings> {
+    let indexed = partitions.iter().enumerate();
+    let own = |(index, partition): (usize, &PartitionSettings)| BudgetSettings {
+        name: partition.name.clone(),
+        capacity: partition.max_connections,
+        hand_over: HandOver::default(),
+        partitions: vec![index],
+    };
+    indexed.map(own).collect()
 }
 
 /// The checks of one partition, each of which names its field.

@@ -2,7 +2,9 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use super::{boot::WhenUnavailable, fleet::FleetCheck, partition::Kind, url::DatabaseUrl};
+use super::{
+    boot::WhenUnavailable, budget::HandOver, fleet::FleetCheck, partition::Kind, url::DatabaseUrl,
+};
 
 /// Everything that the pool needs to know, checked and complete; made by
 /// [`PoolConfig::resolve`](super::PoolConfig::resolve) only.
@@ -18,6 +20,22 @@ pub struct Settings {
     /// The partitions, in the order in which the owner stated them; each name once, and always `transactional`
     /// and `analytical`.
     pub partitions: Vec<PartitionSettings>,
+    /// What they draw from: each partition is in exactly one budget, alone or with others.
+    pub budgets: Vec<BudgetSettings>,
+}
+
+/// The connections that one replica may have to one server, for one or more partitions; checked and complete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BudgetSettings {
+    /// Its name; that of its partition, where there is one only.
+    pub name: String,
+    /// The most connections; at least as many as its partitions reserve.
+    pub capacity: NonZeroU32,
+    /// Which partition is looked at first when a slot comes free.
+    pub hand_over: HandOver,
+    /// Its partitions, as positions in [`Settings::partitions`]; ascending, and never empty.
+    pub partitions: Vec<usize>,
 }
 
 /// One partition, checked and complete. Limits are `None` where they are off.
@@ -34,7 +52,7 @@ pub struct PartitionSettings {
     pub application_name: String,
     /// The most slots that the partition may hold.
     pub max_connections: NonZeroU32,
-    /// The slots guaranteed to it; in this version always `max_connections`.
+    /// The slots guaranteed to it; `max_connections` where its budget is its own.
     pub reserved: u32,
     /// The most callers that may queue.
     pub max_waiters: u32,
