@@ -136,7 +136,7 @@ impl<D: Driver> PartitionedPool<D> {
     async fn survey(&self, settings: &Settings, looking: bool) -> Result<FleetReport, BootError> {
         let started = Instant::now();
         let mut survey = Survey::default();
-        for partition in self.partitions() {
+        for (index, partition) in self.partitions().enumerate() {
             let first = first_connection(partition, &settings.boot, looking, started).await?;
             let sight = match first {
                 First::Connected(connection) => {
@@ -147,10 +147,11 @@ impl<D: Driver> PartitionedPool<D> {
                 First::Absent => continue,
             };
             if looking {
-                survey.add(partition.endpoint(), partition.settings(), sight);
+                let budget = settings.budget_of(index);
+                survey.add(partition.endpoint(), partition.settings(), budget, sight);
             }
         }
-        Ok(assess(&fleet(&settings.fleet), &survey.servers()))
+        Ok(assess(&fleet(settings), &survey.servers()))
     }
 }
 

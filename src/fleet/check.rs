@@ -1,12 +1,13 @@
 //! What a server says of itself, by SQL that needs no right beyond LOGIN.
 
-use crate::config::{FleetSettings, PartitionSettings};
+use crate::config::{BudgetSettings, PartitionSettings, Settings};
 use crate::driver::{Driver, Endpoint, Rows};
 use crate::error::Failure;
 use crate::pool::Connection;
 
 use super::capacity::{
     Database, Demand, ExternalDemand, Fleet, Limits, OpenSessions, Role, Server, ServerLimits,
+    SharedBudget,
 };
 
 /// Limits of the server, of our role and of our database; one row.
@@ -109,16 +110,21 @@ pub(crate) struct Survey {
 }
 
 impl Survey {
-    /// Takes in what a partition needs of the server behind `endpoint`; without a sight, the server
-    /// had no free connection to look through.
+    /// Takes in what a partition, which draws from `budget`, needs of the server behind `endpoint`;
+    /// without a sight, the server had no free connection to look through.
     pub(crate) fn add(
         &mut self,
         endpoint: &Endpoint,
         settings: &PartitionSettings,
+        budget: &BudgetSettings,
         sight: Option<Sight>,
     ) {
         let size = settings.max_connections.get();
-        let demand = Demand::partition(&settings.name, size, &endpoint.user, &endpoint.database);
+        let mut demand =
+            Demand::partition(&settings.name, size, &endpoint.user, &endpoint.database);
+        if is_shared(budget) {
+            demand = demand.sharing(&budget.name, settings.reserved);
+        }
         let server = match sight {
             Some(sight) => self.known(&endpoint.hosts, sight),
             None => self.full(&endpoint.hosts),
@@ -183,8 +189,15 @@ fn merge(limits: &mut ServerLimits, later: ServerLimits) {
     limits.others = later.others;
 }
 
+fn is_shared(budget: &BudgetSettings) -> bool {
+    budget.partitions.len() > 1
+}
+
 /// The fleet as its owner stated it, in the words of the arithmetic.
-pub(crate) fn fleet(settings: &FleetSettings) -> Fleet {
+pub(crate) fn fleet(settings: &Settings) -> Fleet {
+    let shared = settings.budgets.iter().filter(|budget| is_shared(budget));
+    let budgets = shared.map(|b| SharedBudget::new(&b.name, b.capacity.get()));
+    let settings = &settings.fleet;
     let external = |pool: &crate::config::ExternalSettings| {
         let mut demand = ExternalDemand::new(&pool.name, pool.size.get());
         demand.role.clone_from(&pool.role);
@@ -192,6 +205,7 @@ pub(crate) fn fleet(settings: &FleetSettings) -> Fleet {
         demand
     };
     let mut fleet = Fleet::new(settings.max_replicas.get(), settings.surge);
+    fleet.budgets = budgets.collect();
     fleet.reserve = settings.reserve;
     fleet.external = settings.external.iter().map(external).collect();
     fleet

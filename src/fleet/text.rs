@@ -5,8 +5,8 @@
 use std::fmt::{self, Display, Formatter};
 
 use super::report::{
-    Constraint, FleetReport, Part, PartitionSize, Scope, ServerReport, ServerState, Term, Verdict,
-    Warning,
+    Constraint, FleetReport, Part, PartitionShare, PartitionSize, Scope, ServerReport, ServerState,
+    Term, Verdict, Warning,
 };
 
 /// Columns of a line.
@@ -111,11 +111,21 @@ impl FleetReport {
 }
 
 fn sizes_text(sizes: &[PartitionSize]) -> String {
-    let named: Vec<String> = sizes
-        .iter()
-        .map(|s| format!("{} {}", s.name, s.size))
-        .collect();
+    let named: Vec<String> = sizes.iter().map(size_text).collect();
     named.join(", ")
+}
+
+fn size_text(size: &PartitionSize) -> String {
+    let share = |p: &PartitionShare| {
+        let (name, reserved, max) = (&p.name, p.reserved, p.max_connections);
+        format!("{name} up to {max} with {reserved} reserved")
+    };
+    let shares: Vec<String> = size.partitions.iter().map(share).collect();
+    let named = format!("{} {}", size.name, size.size);
+    if shares.is_empty() {
+        return named;
+    }
+    format!("{named} ({})", shares.join(", "))
 }
 
 fn replicas(count: u32) -> String {
@@ -309,15 +319,22 @@ impl Constraint {
 }
 
 fn parts_text(parts: &[Part]) -> String {
-    let named: Vec<String> = parts
-        .iter()
-        .map(|p| format!("{} {}", p.size, p.name))
-        .collect();
+    let named: Vec<String> = parts.iter().map(part_text).collect();
     if named.is_empty() {
         "0".into()
     } else {
         named.join(" + ")
     }
+}
+
+fn part_text(part: &Part) -> String {
+    let named = format!("{} {}", part.size, part.name);
+    let Some(budget) = &part.budget else {
+        return named;
+    };
+    let share = |p: &PartitionShare| format!("{} up to {}", p.name, p.max_connections);
+    let shares: Vec<String> = budget.partitions.iter().map(share).collect();
+    format!("{named} ({})", shares.join(", "))
 }
 
 impl Term {
@@ -394,6 +411,12 @@ impl Display for Warning {
             Self::NoReserve => f.write_str(
                 "the reserve is 0: nothing is kept for people, migrations and monitoring. Set it \
                  to what else connects.",
+            ),
+            Self::SpreadBudget { budget, servers } => write!(
+                f,
+                "the partitions of budget {budget} are on different servers, {}, and cannot use each \
+                 other's connections. Give each server a budget of its own.",
+                servers.join(" and ")
             ),
             Self::SharedServer { servers } => write!(
                 f,
