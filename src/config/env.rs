@@ -245,11 +245,8 @@ impl Reader<'_> {
         self.refuse_twins("partitions", "", &partitions);
         for name in &partitions {
             let own = upper(name);
-            let is_in = |table: &&str| own == **table || own.starts_with(&format!("{table}_"));
-            if ["FLEET", "BOOT", "BUDGET"]
-                .iter()
-                .any(|table| is_in(&table))
-            {
+            let is_in = |table: &str| own == table || own.starts_with(&format!("{table}_"));
+            if ["FLEET", "BOOT", "BUDGET"].into_iter().any(is_in) {
                 let problem = format!(
                     "is ambiguous: rename the partition {name}, whose variables are not its own"
                 );
