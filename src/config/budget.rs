@@ -23,7 +23,7 @@ pub enum HandOver {
 /// A partition that names no budget has one of its own, of its `max_connections`, and lends nothing. The
 /// partitions that name this one each state what is guaranteed to them
 /// ([`reserved`](super::PartitionConfig::reserved)) and the most that they may hold
-/// ([`max_connections`](super::PartitionConfig::max_connections)); what is not reserved goes to whoever asks.
+/// (`max_connections`); what is not reserved goes to whoever asks.
 /// A slot that is reserved is never lent, so a partition below its reservation waits for nobody.
 ///
 /// Their roles and databases may differ, but a budget is on one server.
