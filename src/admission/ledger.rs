@@ -66,6 +66,12 @@ impl Hold {
 }
 
 impl HoldId {
+    /// The class that holds, or held, the slot.
+    #[must_use]
+    pub const fn class(&self) -> ClassId {
+        self.class
+    }
+
     /// Whether this slot was granted after that one, of the same class.
     #[must_use]
     pub const fn is_later(&self, than: Self) -> bool {

@@ -16,7 +16,7 @@ use crate::observe::{Event, Watch};
 use crate::status::CallSite;
 
 use super::connection::Connection;
-use super::core::{CLASS, ConnectionOf, Core, LinkOf, Slot};
+use super::core::{ConnectionOf, Core, LinkOf, Slot};
 use super::deadline::Deadline;
 use super::store::{Found, Seek, Seeker, Stage, Store, Trouble};
 
@@ -70,7 +70,7 @@ impl<D: Driver> Core<D> {
     pub(super) async fn try_acquire(self: &Arc<Self>, by: CallSite) -> Outcome<D> {
         let call = Call::new(&self.watch);
         let wait = self.settings.acquire_timeout;
-        let request = match self.bulkhead.try_acquire_for(by, CLASS) {
+        let request = match self.bulkhead.try_acquire_for(by, self.class) {
             Some((permit, link)) => Request::Granted(permit, link),
             None if self.bulkhead.is_closed() => Request::Closed,
             None => return call.end(Err(self.rejection(Reason::NoFreeSlot, Duration::ZERO))),
@@ -81,7 +81,9 @@ impl<D: Driver> Core<D> {
     /// Acquires for ourselves: no observer hears of it.
     pub(super) async fn acquire_unobserved(self: &Arc<Self>, limit: Duration) -> Outcome<D> {
         let us = CallSite::here();
-        let request = self.bulkhead.request_for(us, CLASS, Patience::wait(limit));
+        let request = self
+            .bulkhead
+            .request_for(us, self.class, Patience::wait(limit));
         let (connection, _) = self.complete(request, limit).await?;
         Ok(connection)
     }
@@ -108,7 +110,7 @@ impl<D: Driver> Core<D> {
         by: CallSite,
         patience: Patience,
     ) -> Result<Connection<D>, RequestOf<D>> {
-        match self.bulkhead.request_for(by, CLASS, patience) {
+        match self.bulkhead.request_for(by, self.class, patience) {
             Request::Granted(permit, Some(link)) if self.is_fresh(&link, permit.since()) => {
                 Ok(Connection::new(Arc::clone(self), permit, link))
             }
@@ -195,7 +197,7 @@ impl<D: Driver> Core<D> {
         }
     }
 
-    /// Looks at a connection before it is handed out. A bad one is closed in the background, and its
+    /// Looks at a connection before it is handed out, and dresses one that was taken over. A bad one is closed in the background, and its
     /// slot comes back, to be tried with another.
     async fn examine(
         &self,
@@ -205,19 +207,21 @@ impl<D: Driver> Core<D> {
         if connection.is_fresh() {
             return Ok(Ok(connection));
         }
-        let lives = if connection.is_spent() {
-            Ok(false)
+        let (phase, good) = if connection.is_spent() {
+            (Phase::Validate, Ok(false))
+        } else if connection.is_dressed() {
+            let lives = connection.validate();
+            (Phase::Validate, timeout_at(budget.deadline, lives).await)
         } else {
-            timeout_at(budget.deadline, connection.validate()).await
+            let dressed = connection.dress();
+            (Phase::Connect, timeout_at(budget.deadline, dressed).await)
         };
-        match lives {
+        match good {
             Ok(true) => Ok(Ok(connection)),
             // Its slot may be somebody else's by now.
-            Ok(false) if connection.taken_after().is_some() => {
-                Err(self.timed_out(Phase::Validate, budget))
-            }
+            Ok(false) if connection.taken_after().is_some() => Err(self.timed_out(phase, budget)),
             Ok(false) => Ok(Err(connection.into_slot())),
-            Err(_elapsed) => Err(self.timed_out(Phase::Validate, budget)),
+            Err(_elapsed) => Err(self.timed_out(phase, budget)),
         }
     }
 
@@ -248,7 +252,7 @@ impl<D: Driver> Core<D> {
     }
 
     fn rejection(&self, reason: Reason, waited: Duration) -> AcquireError {
-        let figures = self.bulkhead.figures(CLASS);
+        let figures = self.bulkhead.figures(self.class);
         self.rejected(reason, waited, &figures, figures.retry_after)
     }
 
@@ -259,7 +263,7 @@ impl<D: Driver> Core<D> {
         figures: &Figures,
         retry_after: Option<Duration>,
     ) -> AcquireError {
-        let counts = self.bulkhead.with_stock(|s| s.counts);
+        let counts = self.bulkhead.with_stock(|s| s.counts(self.class));
         let oldest = figures.oldest_hold.map_or(Duration::ZERO, |h| h.age);
         let fallback = self.settings.acquire_timeout.max(oldest);
         AcquireError::Rejected(Box::new(Rejection {

@@ -1,6 +1,8 @@
 //! The pool: partitions, their connections, and the guards that callers hold.
 
 mod acquire;
+mod assemble;
+mod budget;
 mod closing;
 mod connection;
 mod core;
@@ -15,15 +17,11 @@ mod upkeep;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use tokio::runtime::Handle;
-
 use crate::config::{ANALYTICAL, ConfigError, Settings, TRANSACTIONAL};
 use crate::driver::Driver;
 use crate::fleet::FleetReport;
-use crate::observe::{Observer, Watch};
+use crate::observe::Observer;
 use crate::status::PoolStatus;
-
-use self::core::Core;
 
 use closing::begin_to_take;
 
@@ -56,25 +54,7 @@ impl<D: Driver> PartitionedPool<D> {
         settings: &Settings,
         observer: Option<&dyn Observer>,
     ) -> Result<Self, ConfigError> {
-        let runtime = Handle::current();
-        let mut partitions = Vec::with_capacity(settings.partitions.len());
-        let mut problems = Vec::new();
-        for partition in &settings.partitions {
-            let watch = Watch(observer.map(|o| o.partition(&partition.name)));
-            let said = problems.iter().any(|(url, _, _)| *url == &partition.url);
-            match D::new(partition) {
-                Ok(driver) => partitions.push(Partition {
-                    core: Arc::new(Core::new(partition.clone(), driver, watch, runtime.clone())),
-                }),
-                Err(_) if said => {}
-                Err(problem) => problems.push((&partition.url, &partition.name, problem)),
-            }
-        }
-        if !problems.is_empty() {
-            let field = |name| format!("partition.{name}.url");
-            let named = problems.into_iter().map(|(_, name, p)| (field(name), p));
-            return Err(ConfigError::of_fields(named.collect()));
-        }
+        let partitions = assemble::partitions(settings, observer)?;
         let position = |name: &str| {
             let found = partitions.iter().position(|p| p.name() == name);
             found.expect("bug: the settings have both partitions")

@@ -237,6 +237,10 @@ impl Driver for Undressed {
         self.0.endpoint()
     }
 
+    fn can_dress(&self, other: &Self) -> bool {
+        self.0.can_dress(&other.0)
+    }
+
     fn client(session: &Self::Type) -> &Self::Client {
         TokioPostgres::client(session)
     }
