@@ -34,6 +34,9 @@ use crate::error::Failure;
 
 use super::pace::Pace;
 
+#[cfg(test)]
+mod tests;
+
 /// Where a connection stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
@@ -318,19 +321,23 @@ impl<C> Store<C> {
         if !self.open {
             return None;
         }
-        match self.most_wanted() {
-            Some(wanted) if self.total() < self.capacity => self.opening(wanted).map(Step::Open),
-            Some(wanted) => self.make_room(wanted),
+        let wanted = self.wanted();
+        match wanted.first() {
+            Some(oldest) if self.total() < self.capacity => self.opening(*oldest).map(Step::Open),
+            Some(_) => wanted.into_iter().find_map(|class| self.make_room(class)),
             None => self.filling(class, min_idle).map(Step::Open),
         }
     }
 
-    /// The class of the oldest seeker for whom nothing is being opened, and something may be.
-    fn most_wanted(&self) -> Option<ClassId> {
+    /// The classes of seekers for whom nothing is being opened, and something may be; the oldest first.
+    fn wanted(&self) -> Vec<ClassId> {
         let shelves = self.shelves.iter().enumerate();
         let wanted = shelves.filter(|(_, shelf)| shelf.unserved() > 0 && shelf.has_room());
-        let oldest = wanted.min_by_key(|(_, shelf)| shelf.seeking.front().map(|(_, seq)| *seq));
-        oldest.map(|(index, _)| ClassId::new(index))
+        let mut wanted: Vec<_> = wanted
+            .filter_map(|(index, shelf)| Some((shelf.seeking.front()?.1, ClassId::new(index))))
+            .collect();
+        wanted.sort_unstable();
+        wanted.into_iter().map(|(_, class)| class).collect()
     }
 
     fn opening(&mut self, class: ClassId) -> Option<Place> {
@@ -477,45 +484,41 @@ impl<C> Store<C> {
         mut link: Box<Link<C>>,
         now: Duration,
     ) -> Result<Option<Waker>, Box<Link<C>>> {
-        if !self.open || self.known[link.place.key].taken.is_some() {
-            return Err(link);
-        }
-        let Some(home) = link
-            .dress
-            .filter(|home| self.may_go_home(&link.place, *home))
-        else {
+        let Some(home) = self.home(&link) else {
             return Err(link);
         };
+        let wanted = self.who_wants(home);
+        if wanted.is_some_and(|class| !self.can_dress(class, home)) {
+            return Err(link);
+        }
         if link.place.stage == Stage::Returning {
             self.slot_returned(link.place.class);
         }
         link.idle_since = now;
-        if home != link.place.class {
-            self.change_class(&mut link.place, home);
+        let class = wanted.unwrap_or(home);
+        if class != link.place.class {
+            self.change_class(&mut link.place, class);
         }
-        match self.who_wants(home) {
-            Some(class) if self.can_dress(class, home) => {
-                if class != home {
-                    self.change_class(&mut link.place, class);
-                }
-                Ok(self.hand_to_seeker(class, link))
-            }
-            Some(_) => Err(link),
-            None => {
-                self.shift(&mut link.place, Stage::Idle);
-                self.shelf(home).idle.push(link);
-                Ok(None)
-            }
+        if wanted.is_some() {
+            return Ok(self.hand_to_seeker(class, link));
         }
+        self.shift(&mut link.place, Stage::Idle);
+        self.shelf(home).idle.push(link);
+        Ok(None)
     }
 
-    /// Whether a connection may count for the class whose dress it wears.
-    fn may_go_home(&self, place: &Place, home: ClassId) -> bool {
-        place.class == home || self.shelves[home.index()].has_room()
+    /// The class whose dress a connection wears, if it can be kept at all.
+    fn home(&self, link: &Link<C>) -> Option<ClassId> {
+        if !self.open || self.known[link.place.key].taken.is_some() {
+            return None;
+        }
+        let home = link.dress?;
+        let is_there = link.place.class == home;
+        (is_there || self.shelves[home.index()].has_room()).then_some(home)
     }
 
-    /// The class of the seeker that a connection on its way to the shelf of `home` serves, or makes room
-    /// for.
+    /// The class of the oldest seeker that a connection on its way to the shelf of `home` serves, or makes
+    /// room for.
     fn who_wants(&self, home: ClassId) -> Option<ClassId> {
         if !self.shelves[home.index()].seeking.is_empty() {
             return Some(home);
@@ -523,8 +526,9 @@ impl<C> Store<C> {
         if self.shelves.len() == 1 || self.total() < self.capacity {
             return None;
         }
-        let wanted = self.most_wanted()?;
-        (self.can_dress(wanted, home) || self.room_is_short()).then_some(wanted)
+        let short = self.room_is_short();
+        let serves = |class: &ClassId| self.can_dress(*class, home) || short;
+        self.wanted().into_iter().find(serves)
     }
 
     fn can_dress(&self, class: ClassId, worn: ClassId) -> bool {
