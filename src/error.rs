@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::status::{Holder, Seconds};
+use crate::status::{BudgetStatus, Holder, Seconds};
 
 /// A part of acquiring a connection. One deadline runs over all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -113,6 +113,9 @@ pub struct Rejection {
     pub waited: Duration,
     /// The most slots that the partition may hold.
     pub max_connections: u32,
+    /// The budget that it shares with other partitions, which may be what is exhausted; `None` where it
+    /// has its own.
+    pub shared_budget: Option<BudgetStatus>,
     /// Slots held by callers.
     pub in_use: u32,
     /// Slots whose callers have left, and whose connections are not yet quiet or gone.
@@ -153,6 +156,9 @@ impl fmt::Display for Rejection {
         }
         if let Some(holder) = self.oldest_hold {
             write!(f, "; oldest hold {holder}")?;
+        }
+        if let Some(budget) = &self.shared_budget {
+            write!(f, "; {budget}")?;
         }
         f.write_str(")")?;
         if !self.waited.is_zero() {

@@ -13,6 +13,10 @@ use std::time::Duration;
 pub struct PartitionStatus {
     /// Its name.
     pub name: String,
+    /// The budget that it draws from; its own name where it is alone in it.
+    pub budget: String,
+    /// The slots that are guaranteed to it.
+    pub reserved: u32,
     /// The most slots that it may hold.
     pub max_connections: u32,
     /// The bound of its queue.
@@ -42,6 +46,12 @@ pub struct PartitionStatus {
 }
 
 impl PartitionStatus {
+    /// Slots that it holds beyond those that are guaranteed to it.
+    #[must_use]
+    pub fn borrowed(&self) -> u32 {
+        self.in_use.saturating_sub(self.reserved)
+    }
+
     /// Connections that the server may be counting for us.
     #[must_use]
     pub fn connections(&self) -> u32 {
@@ -73,12 +83,43 @@ impl fmt::Display for PartitionStatus {
     }
 }
 
-/// All partitions of a pool, in the order in which they were configured.
+/// A budget at one moment: what its partitions share.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BudgetStatus {
+    /// Its name; that of its partition where there is one only.
+    pub name: String,
+    /// The most connections, and the most slots.
+    pub capacity: u32,
+    /// Slots that are held, those on the return path included.
+    pub held: u32,
+    /// Connections that the server may be counting for us; never above `capacity`.
+    pub connections: u32,
+}
+
+impl fmt::Display for BudgetStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            name,
+            capacity,
+            held,
+            connections,
+        } = self;
+        write!(
+            f,
+            "budget {name}: {held} of {capacity} slots held, connections {connections}"
+        )
+    }
+}
+
+/// All partitions of a pool, in the order in which they were configured, and what they draw from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStatus {
     /// One entry a partition.
     pub partitions: Vec<PartitionStatus>,
+    /// The budgets that several partitions share; empty where each has its own.
+    pub shared_budgets: Vec<BudgetStatus>,
 }
 
 impl fmt::Display for PoolStatus {
@@ -88,6 +129,9 @@ impl fmt::Display for PoolStatus {
                 f.write_str("\n")?;
             }
             write!(f, "{partition}")?;
+        }
+        for budget in &self.shared_budgets {
+            write!(f, "\n{budget}")?;
         }
         Ok(())
     }

@@ -271,6 +271,7 @@ impl<D: Driver> Core<D> {
             reason,
             waited,
             max_connections: self.settings.max_connections.get(),
+            shared_budget: self.budget.status(),
             in_use: figures.used.saturating_sub(counts.slots_returning),
             returning: counts.slots_returning,
             idle: counts.of(Stage::Idle),

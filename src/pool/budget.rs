@@ -9,6 +9,7 @@ use crate::admission::{ClassId, ClassRules, Rules};
 use crate::bulkhead::Bulkhead;
 use crate::config::{BudgetSettings, PartitionSettings};
 use crate::driver::Driver;
+use crate::status::BudgetStatus;
 
 use super::core::{ConnectionOf, Core};
 use super::store::{ClassOfStore, Place, Store};
@@ -55,6 +56,21 @@ impl<D: Driver> Budget<D> {
 
     pub(super) fn bulkhead(&self) -> &Bulkhead<Store<ConnectionOf<D>>> {
         &self.bulkhead
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.settings.name
+    }
+
+    /// What it looks like now; `None` if there is nothing to share.
+    pub(super) fn status(&self) -> Option<BudgetStatus> {
+        let is_shared = self.settings.partitions.len() > 1;
+        is_shared.then(|| BudgetStatus {
+            name: self.settings.name.clone(),
+            capacity: self.capacity(),
+            held: self.bulkhead.used(),
+            connections: self.bulkhead.with_stock(|s| s.total()),
+        })
     }
 
     pub(super) fn capacity(&self) -> u32 {

@@ -242,6 +242,8 @@ impl<D: Driver> Core<D> {
         let counts = self.bulkhead.with_stock(|s| s.counts(self.class));
         PartitionStatus {
             name: self.settings.name.clone(),
+            budget: self.budget.name().to_owned(),
+            reserved: self.settings.reserved,
             max_connections: self.settings.max_connections.get(),
             max_waiters: self.settings.max_waiters,
             min_idle: self.settings.min_idle,

@@ -114,8 +114,12 @@ impl<D: Driver> PartitionedPool<D> {
     /// What all partitions look like now.
     #[must_use]
     pub fn status(&self) -> PoolStatus {
+        let all = || self.partitions().map(|partition| &partition.core);
+        // One of each budget: its first partition.
+        let budgets = all().filter(|core| core.class.index() == 0);
         PoolStatus {
-            partitions: self.partitions().map(Partition::status).collect(),
+            partitions: all().map(|core| core.status()).collect(),
+            shared_budgets: budgets.filter_map(|core| core.budget.status()).collect(),
         }
     }
 
