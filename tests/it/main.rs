@@ -23,5 +23,6 @@ mod observe;
 mod ordinary_path;
 mod postgres_source;
 mod resetting;
+mod sharing;
 mod soak;
 mod support;
