@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::status::{Holder, Seconds};
+use crate::status::{Holder, OldestHolds, Seconds};
 
 /// A part of acquiring a connection. One deadline runs over all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -123,13 +123,21 @@ pub struct Rejection {
     pub waiting: u32,
     /// The bound of the queue.
     pub max_waiters: u32,
-    /// Who has held longest, and for how long.
-    pub oldest_hold: Option<Holder>,
+    /// Who has held longest, and for how long: the oldest few.
+    pub oldest_holds: OldestHolds,
     /// When to come back: the expected time until everyone who waits now, and one more, has had a
     /// slot. Before enough holds have ended to tell, the larger of the partition's acquire timeout and
     /// the age of the oldest hold.
     /// `None` only when the pool is closed.
     pub retry_after: Option<Duration>,
+}
+
+impl Rejection {
+    /// Who has held longest, and for how long.
+    #[must_use]
+    pub const fn oldest_hold(&self) -> Option<Holder> {
+        self.oldest_holds.first()
+    }
 }
 
 impl fmt::Display for Rejection {
@@ -151,8 +159,10 @@ impl fmt::Display for Rejection {
         if *returning > 0 {
             write!(f, ", on their way back {returning}")?;
         }
-        if let Some(holder) = self.oldest_hold {
-            write!(f, "; oldest hold {holder}")?;
+        match self.oldest_holds.len() {
+            0 => {}
+            1 => write!(f, "; oldest hold {}", self.oldest_holds)?,
+            _ => write!(f, "; oldest holds {}", self.oldest_holds)?,
         }
         f.write_str(")")?;
         if !self.waited.is_zero() {

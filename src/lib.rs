@@ -78,7 +78,7 @@ pub use error::{AcquireError, Rejection, RunError};
 pub use pool::{
     CloseReport, Connection, Deadline, Partition, PartitionedPool, StillHeld, TakenAway,
 };
-pub use status::{CallSite, Held, Holder, PartitionStatus, PoolStatus};
+pub use status::{CallSite, Held, Holder, OldestHolds, PartitionStatus, PoolStatus};
 
 /// The README's code is compiled.
 #[cfg(all(doctest, feature = "tokio-postgres"))]

@@ -260,7 +260,8 @@ impl<D: Driver> Core<D> {
         retry_after: Option<Duration>,
     ) -> AcquireError {
         let counts = self.bulkhead.with_stock(|s| s.counts);
-        let oldest = figures.oldest_hold.map_or(Duration::ZERO, |h| h.age);
+        let oldest = figures.oldest_holds.first();
+        let oldest = oldest.map_or(Duration::ZERO, |h| h.age);
         let fallback = self.settings.acquire_timeout.max(oldest);
         AcquireError::Rejected(Box::new(Rejection {
             partition: self.settings.name.clone(),
@@ -272,7 +273,7 @@ impl<D: Driver> Core<D> {
             idle: counts.of(Stage::Idle),
             waiting: figures.waiting,
             max_waiters: self.settings.max_waiters,
-            oldest_hold: figures.oldest_hold,
+            oldest_holds: figures.oldest_holds,
             retry_after: (reason != Reason::Closed).then(|| retry_after.unwrap_or(fallback)),
         }))
     }

@@ -247,7 +247,7 @@ impl<D: Driver> Core<D> {
             returning: counts.of(Stage::Returning),
             closing: counts.of(Stage::Closing),
             ghosts: counts.of(Stage::Ghost),
-            oldest_hold: figures.oldest_hold,
+            oldest_hold: figures.oldest_holds.first(),
             expected_hold: figures.expected_hold,
         }
     }

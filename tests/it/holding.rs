@@ -35,14 +35,59 @@ async fn holders_are_listed_oldest_first_with_place_age_and_backend() {
             assert_eq!(held.backend_pid, Some(row.unwrap().get(0)));
         }
 
-        // A rejection names the oldest.
+        // A rejection names the oldest first.
         let error = checkout.try_acquire().await.unwrap_err().to_string();
-        assert!(error.contains(&format!("holding.rs:{line})")), "{error}");
+        let told = format!("holding.rs:{line} and ");
+        assert!(error.contains(&told), "{error}");
         drop(first);
         assert_eq!(checkout.holders().len(), 1);
         drop(second);
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rejection_names_the_oldest_holds_by_place_however_many_there_are() {
+    let config = memory::config(memory::STEADY)
+        .transactional(PartitionConfig::transactional(40).max_waiters(0))
+        .analytical(PartitionConfig::analytical(1));
+    let pool = PartitionedPool::<Memory>::connect(config).await.unwrap();
+    let checkout = pool.transactional();
+    let (forgotten, here) = (checkout.acquire().await.unwrap(), line!());
+    let mut held = Vec::new();
+    for _ in 0..39 {
+        sleep(SECOND).await;
+        held.push(checkout.acquire().await.unwrap());
+    }
+    let there = line!() - 2;
+    sleep(SECOND).await;
+
+    let error = checkout.acquire().await.unwrap_err();
+    let rejection = error.rejection().unwrap();
+    let ages: Vec<_> = rejection
+        .oldest_holds
+        .iter()
+        .map(|h| h.age.as_secs())
+        .collect();
+    assert_eq!(ages, [40, 39, 38]);
+    assert_eq!(rejection.oldest_hold(), rejection.oldest_holds.first());
+    let text = error.to_string();
+    let file = file!();
+    let told =
+        format!("oldest holds 40.0 s by {file}:{here} and 39.0 s, 38.0 s by {file}:{there})");
+    assert!(text.contains(&told), "{text}");
+
+    // All of them are listed for whoever asks.
+    let holders = checkout.holders();
+    assert_eq!(holders.len(), 40);
+    assert!(holders.is_sorted_by(|a, b| a.holder.age >= b.holder.age));
+
+    // A hold that ends is named no more.
+    drop(forgotten);
+    let _again = checkout.acquire().await.unwrap();
+    let error = checkout.acquire().await.unwrap_err().to_string();
+    let told = format!("oldest holds 39.0 s, 38.0 s, 37.0 s by {file}:{there})");
+    assert!(error.contains(&told), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
