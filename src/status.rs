@@ -222,21 +222,64 @@ impl OldestHolds {
     }
 }
 
+/// What the server says of a backend (`pg_stat_activity`).
+///
+/// The parameters of a statement are never in it; literals that were written into its text are. It is
+/// given to whoever asked, and never logged by this crate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Statement {
+    /// The text of the statement that runs, or of the last that ran; the server keeps its first
+    /// `track_activity_query_size` bytes (1 KiB by default).
+    pub query: String,
+    /// `active`, `idle in transaction`, `idle` and the like, as the server says it.
+    pub state: String,
+    /// For how long it has been in this state: of an active one, for how long its statement has run.
+    pub lasts: Duration,
+    /// What the backend waits for, such as `Lock: transactionid`; `Client: ClientRead` waits for us.
+    pub waits_for: Option<String>,
+}
+
+/// Characters of a statement that are printed.
+const PRINTED: usize = 120;
+
+impl fmt::Display for Statement {
+    /// On one line, and cut off after 120 characters.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} for {}", self.state, Seconds(self.lasts))?;
+        if let Some(event) = &self.waits_for {
+            write!(f, " (waits for {event})")?;
+        }
+        let words: Vec<_> = self.query.split_whitespace().collect();
+        let line = words.join(" ");
+        match line.char_indices().nth(PRINTED) {
+            Some((end, _)) => write!(f, ": {}...", &line[..end]),
+            None => write!(f, ": {line}"),
+        }
+    }
+}
+
 /// A slot that is held, and the backend of its connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Held {
     /// By whom, and for how long.
     pub holder: Holder,
     /// The process id of the backend; `None` while the connection is being opened.
     pub backend_pid: Option<i32>,
+    /// What the backend runs, if the server was asked:
+    /// [`PartitionedPool::holders_with_statements`](crate::PartitionedPool::holders_with_statements).
+    pub statement: Option<Statement>,
 }
 
 impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.holder)?;
-        match self.backend_pid {
-            Some(pid) => write!(f, ", backend {pid}"),
+        if let Some(pid) = self.backend_pid {
+            write!(f, ", backend {pid}")?;
+        }
+        match &self.statement {
+            Some(statement) => write!(f, ", {statement}"),
             None => Ok(()),
         }
     }
@@ -291,6 +334,24 @@ mod tests {
         assert_eq!((three.len(), three.is_empty()), (3, false));
         assert_eq!(three.first(), Some(mixed[0]));
         assert_eq!(format!("{three:?}"), format!("{:?}", &mixed[..3]));
+    }
+
+    #[test]
+    fn a_statement_is_printed_on_one_line_and_cut_off() {
+        let mut statement = Statement {
+            query: "SELECT 1\n\t FROM orders".to_owned(),
+            state: "active".to_owned(),
+            lasts: Duration::from_secs(12),
+            waits_for: Some("Lock: transactionid".to_owned()),
+        };
+        assert_eq!(
+            statement.to_string(),
+            "active for 12.0 s (waits for Lock: transactionid): SELECT 1 FROM orders"
+        );
+        statement.query = "\u{e9}".repeat(500);
+        statement.waits_for = None;
+        let cut = format!("active for 12.0 s: {}...", "\u{e9}".repeat(120));
+        assert_eq!(statement.to_string(), cut);
     }
 
     #[test]

@@ -70,12 +70,30 @@ impl<D: Driver> Core<D> {
     pub(super) async fn try_acquire(self: &Arc<Self>, by: CallSite) -> Outcome<D> {
         let call = Call::new(&self.watch);
         let wait = self.settings.acquire_timeout;
+        call.end(self.complete_free(by, wait).await)
+    }
+
+    /// The same for ourselves: no observer hears of it.
+    pub(super) async fn try_acquire_unobserved(
+        self: &Arc<Self>,
+        by: CallSite,
+        limit: Duration,
+    ) -> Outcome<D> {
+        let (connection, _) = self.complete_free(by, limit).await?;
+        Ok(connection)
+    }
+
+    async fn complete_free(
+        self: &Arc<Self>,
+        by: CallSite,
+        limit: Duration,
+    ) -> Result<(Connection<D>, Duration), AcquireError> {
         let request = match self.bulkhead.try_acquire_for(by, CLASS) {
             Some((permit, link)) => Request::Granted(permit, link),
             None if self.bulkhead.is_closed() => Request::Closed,
-            None => return call.end(Err(self.rejection(Reason::NoFreeSlot, Duration::ZERO))),
+            None => return Err(self.rejection(Reason::NoFreeSlot, Duration::ZERO)),
         };
-        call.end(self.complete(request, wait).await)
+        self.complete(request, limit).await
     }
 
     /// Acquires for ourselves: no observer hears of it.

@@ -226,6 +226,7 @@ impl<D: Driver> Core<D> {
             let held = |(hold, holder)| Held {
                 holder,
                 backend_pid: s.backend_pid(hold),
+                statement: None,
             };
             holders.into_iter().map(held).collect()
         })

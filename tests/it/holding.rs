@@ -5,15 +5,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use partitioned_pool::config::{Limit, PartitionConfig};
-use partitioned_pool::{PartitionedPool, RunError};
+use partitioned_pool::{NotAsked, PartitionedPool, RunError};
 use tokio::time::{sleep, timeout};
 use tracing::field::{Field, Visit};
 use tracing::span;
 
 use crate::memory::{self, Memory};
 use crate::support::patience::{LONG, eventually};
+use crate::support::proxy::Fault;
 use crate::support::server::on_each_version;
-use crate::support::tenant::small;
+use crate::support::tenant::{small, until_at_rest};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -42,6 +43,120 @@ async fn holders_are_listed_oldest_first_with_place_age_and_backend() {
         drop(first);
         assert_eq!(checkout.holders().len(), 1);
         drop(second);
+    })
+    .await;
+}
+
+const SLEEP: &str = "SELECT pg_sleep(60), 'of the report'";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_holders_run_is_asked_over_a_connection_of_another_partition() {
+    on_each_version(async |tenant| {
+        let pool = tenant.pool(small(2).statement_timeout(LONG)).await;
+        let checkout = pool.transactional();
+        let (running, mut idle) = (
+            checkout.acquire().await.unwrap(),
+            checkout.acquire().await.unwrap(),
+        );
+        let transaction = idle.transaction().await.unwrap();
+        let asks = transaction.query_one("SELECT $1::text", &[&"a secret"]);
+        asks.await.unwrap();
+        let asking = async {
+            tenant.until_running("SELECT pg_sleep(60)").await;
+            let holders = pool.holders_with_statements(LONG).await;
+            assert_eq!(
+                tenant.backends().await,
+                3,
+                "one of the analytical partition"
+            );
+            holders
+        };
+        let holders = tokio::select! {
+            ended = running.simple_query(SLEEP) => panic!("{ended:?}"),
+            holders = asking => holders,
+        };
+        let [full, other] = holders.as_slice() else {
+            panic!("{holders:?}");
+        };
+        assert_eq!(full.partition, "transactional");
+        assert!(full.not_asked.is_none() && other.not_asked.is_none());
+        assert!(other.held.is_empty(), "the one that asks is none of them");
+        let told = |at: usize| full.held[at].statement.as_ref().unwrap();
+        assert_eq!(
+            (told(0).query.as_str(), told(0).state.as_str()),
+            (SLEEP, "active")
+        );
+        assert_eq!(told(0).waits_for.as_deref(), Some("Timeout: PgSleep"));
+        assert!(told(0).lasts <= full.held[0].holder.age + SECOND);
+        assert_eq!(told(1).query, "SELECT $1::text");
+        assert_eq!(told(1).state, "idle in transaction");
+        let text = full.to_string();
+        assert!(text.starts_with("transactional: 2 in use\n  "), "{text}");
+        assert!(
+            text.contains("'of the report'") && !text.contains("a secret"),
+            "{text}"
+        );
+        eventually("nothing is held for it", async || {
+            pool.analytical().status().in_use == 0
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_no_connection_is_free_the_holders_are_listed_and_it_is_said() {
+    on_each_version(async |tenant| {
+        let pool = tenant.pool(small(1)).await;
+        let held = pool.transactional().acquire().await.unwrap();
+        let report = pool.analytical().acquire().await.unwrap();
+        let holders = pool.holders_with_statements(LONG).await;
+        for (partition, connection) in holders.iter().zip([&held, &report]) {
+            let reason = partition.not_asked.as_ref().unwrap();
+            let NotAsked::NoConnection(error) = reason else {
+                panic!("{reason}");
+            };
+            assert!(error.is_rejection(), "{error}");
+            let row = connection.query_one("SELECT pg_backend_pid()", &[]).await;
+            assert_eq!(partition.held[0].backend_pid, Some(row.unwrap().get(0)));
+            assert_eq!(partition.held[0].statement, None);
+            assert!(
+                partition
+                    .to_string()
+                    .contains("; statements unknown, no connection")
+            );
+        }
+        assert_eq!(tenant.backends().await, 2);
+
+        // One that has given itself another name is not taken for ours.
+        drop(report);
+        held.batch_execute("SET application_name = 'another'")
+            .await
+            .unwrap();
+        let holders = pool.holders_with_statements(LONG).await;
+        assert!(holders[0].not_asked.is_none(), "{holders:?}");
+        assert_eq!(holders[0].held[0].statement, None);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_does_not_answer_costs_the_question_no_more_than_its_time() {
+    on_each_version(async |tenant| {
+        let proxy = tenant.proxy().await;
+        let pool = tenant.pool_by(&proxy, small(1)).await;
+        let held = pool.transactional().acquire().await.unwrap();
+        proxy.set(Fault::Pause);
+        let began = std::time::Instant::now();
+        let holders = pool.holders_with_statements(SECOND / 5).await;
+        assert!(began.elapsed() < 2 * SECOND, "{:?}", began.elapsed());
+        let reason = holders[0].not_asked.as_ref().unwrap();
+        assert!(matches!(reason, NotAsked::Late { .. }), "{reason}");
+        assert_eq!(holders[0].held.len(), 1);
+        proxy.set(Fault::None);
+        held.simple_query("SELECT 1").await.unwrap();
+        drop(held);
+        until_at_rest(pool.analytical()).await;
     })
     .await;
 }
