@@ -279,6 +279,7 @@ async fn run_says_that_its_connection_was_taken_away() {
             panic!("{error}");
         };
         assert!(*held > SECOND && !error.never_began());
+        assert!(error.work().is_some_and(tokio_postgres::Error::is_closed));
         assert!(error.to_string().contains("may have taken effect"));
     })
     .await;
