@@ -121,7 +121,10 @@ pub enum Limits {
     Known(ServerLimits),
     /// The server refused the check itself for want of a slot (SQLSTATE 53300). The report says so,
     /// and does not fit.
-    Full,
+    Full {
+        /// In the server's own words, which tell whether it was the server, the role or the database.
+        said: String,
+    },
 }
 
 /// What a server grants, and to whom.
@@ -361,8 +364,9 @@ impl<'a> Sum<'a> {
                 self.grants(limits),
                 self.constraints(limits),
             ),
-            Limits::Full => (
+            Limits::Full { said } => (
                 ServerState::Full {
+                    said: said.clone(),
                     needed: self.constraint(Scope::Server, Vec::new()).needed,
                 },
                 Vec::new(),

@@ -70,12 +70,30 @@ impl<D: Driver> Core<D> {
     pub(super) async fn try_acquire(self: &Arc<Self>, by: CallSite) -> Outcome<D> {
         let call = Call::new(&self.watch);
         let wait = self.settings.acquire_timeout;
+        call.end(self.complete_free(by, wait).await)
+    }
+
+    /// The same for ourselves: no observer hears of it.
+    pub(super) async fn try_acquire_unobserved(
+        self: &Arc<Self>,
+        by: CallSite,
+        limit: Duration,
+    ) -> Outcome<D> {
+        let (connection, _) = self.complete_free(by, limit).await?;
+        Ok(connection)
+    }
+
+    async fn complete_free(
+        self: &Arc<Self>,
+        by: CallSite,
+        limit: Duration,
+    ) -> Result<(Connection<D>, Duration), AcquireError> {
         let request = match self.bulkhead.try_acquire_for(by, self.class) {
             Some((permit, link)) => Request::Granted(permit, link),
             None if self.bulkhead.is_closed() => Request::Closed,
-            None => return call.end(Err(self.rejection(Reason::NoFreeSlot, Duration::ZERO))),
+            None => return Err(self.rejection(Reason::NoFreeSlot, Duration::ZERO)),
         };
-        call.end(self.complete(request, wait).await)
+        self.complete(request, limit).await
     }
 
     /// Acquires for ourselves: no observer hears of it.
@@ -264,7 +282,8 @@ impl<D: Driver> Core<D> {
         retry_after: Option<Duration>,
     ) -> AcquireError {
         let counts = self.bulkhead.with_stock(|s| s.counts(self.class));
-        let oldest = figures.oldest_hold.map_or(Duration::ZERO, |h| h.age);
+        let oldest = figures.oldest_holds.first();
+        let oldest = oldest.map_or(Duration::ZERO, |h| h.age);
         let fallback = self.settings.acquire_timeout.max(oldest);
         AcquireError::Rejected(Box::new(Rejection {
             partition: self.settings.name.clone(),
@@ -277,7 +296,7 @@ impl<D: Driver> Core<D> {
             idle: counts.of(Stage::Idle),
             waiting: figures.waiting,
             max_waiters: self.settings.max_waiters,
-            oldest_hold: figures.oldest_hold,
+            oldest_holds: figures.oldest_holds,
             retry_after: (reason != Reason::Closed).then(|| retry_after.unwrap_or(fallback)),
         }))
     }

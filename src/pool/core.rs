@@ -232,6 +232,7 @@ impl<D: Driver> Core<D> {
             let held = |(hold, holder)| Held {
                 holder,
                 backend_pid: s.backend_pid(hold),
+                statement: None,
             };
             holders.into_iter().map(held).collect()
         })
@@ -255,7 +256,7 @@ impl<D: Driver> Core<D> {
             returning: counts.of(Stage::Returning),
             closing: counts.of(Stage::Closing),
             ghosts: counts.of(Stage::Ghost),
-            oldest_hold: figures.oldest_hold,
+            oldest_hold: figures.oldest_holds.first(),
             expected_hold: figures.expected_hold,
         }
     }

@@ -7,6 +7,7 @@ mod closing;
 mod connection;
 mod core;
 mod deadline;
+mod holders;
 mod leaving;
 mod opening;
 mod pace;
@@ -21,13 +22,14 @@ use crate::config::{ANALYTICAL, ConfigError, Settings, TRANSACTIONAL};
 use crate::driver::Driver;
 use crate::fleet::FleetReport;
 use crate::observe::Observer;
-use crate::status::PoolStatus;
+use crate::status::{CallSite, PoolStatus};
 
 use closing::begin_to_take;
 
 pub use closing::{CloseReport, StillHeld, TakenAway};
 pub use connection::Connection;
 pub use deadline::Deadline;
+pub use holders::{Holders, NotAsked};
 pub use partition::Partition;
 
 struct Inner<D: Driver> {
@@ -120,6 +122,44 @@ impl<D: Driver> PartitionedPool<D> {
         PoolStatus {
             partitions: all().map(|core| core.status()).collect(),
             shared_budgets: budgets.filter_map(|core| core.budget.status()).collect(),
+        }
+    }
+
+    /// Who holds a slot of each partition, as [`Partition::holders`] lists them, and what their backends
+    /// run: asked of each server's `pg_stat_activity`, by `deadline`.
+    ///
+    /// A partition whose holders one wants to know is mostly full. So the question goes over a connection
+    /// of whichever partition has one to spare, with the same server, role and database: for the
+    /// moment it takes up a slot there, if one is free and nobody waits for it, and it never exceeds the
+    /// budget. If none can be had, or the server does not answer, the holders are listed all the same, and
+    /// [`Holders::not_asked`] says why their statements are not known.
+    ///
+    /// It needs no right beyond LOGIN: a role may read the statements of its own sessions. A session that
+    /// has given itself another `application_name` is not recognised. See [`Statement`](crate::Statement) for
+    /// what is, and is not, in a statement's text.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives the connection back, as any other.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use partitioned_pool::{PartitionedPool, TokioPostgres};
+    /// /// For an endpoint that only operators can reach.
+    /// async fn who_holds(pool: &PartitionedPool<TokioPostgres>) -> String {
+    ///     let holders = pool.holders_with_statements(Duration::from_secs(1)).await;
+    ///     holders.iter().map(|partition| format!("{partition}\n")).collect()
+    /// }
+    /// ```
+    #[track_caller]
+    pub fn holders_with_statements<T: Into<Deadline>>(
+        &self,
+        deadline: T,
+    ) -> impl Future<Output = Vec<Holders>> + Send + use<'_, D, T> {
+        let (by, deadline) = (CallSite::here(), deadline.into());
+        async move {
+            let cores: Vec<_> = self.partitions().map(|p| &p.core).collect();
+            holders::holders_with_statements(&cores, by, deadline).await
         }
     }
 
