@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::admission::{Cause, Figures, Patience, Refusal};
 use crate::bulkhead::{Closed, Request, Waiting};
@@ -19,6 +19,11 @@ use super::connection::Connection;
 use super::core::{ConnectionOf, Core, LinkOf, Slot};
 use super::deadline::Deadline;
 use super::store::{Found, Seek, Seeker, Stage, Store, Trouble};
+
+/// How long a caller waits for a connection of its own partition that is on the way back, before it takes
+/// one over from another: as long as the return path waits before it cancels anything. Mostly it takes microseconds,
+/// and to take over costs two round trips: there and back.
+const PATIENCE: Duration = Duration::from_millis(1);
 
 type RequestOf<D> = Request<Store<ConnectionOf<D>>>;
 type Outcome<D> = Result<Connection<D>, AcquireError>;
@@ -193,17 +198,24 @@ impl<D: Driver> Core<D> {
         budget: &Budget,
     ) -> Result<LinkOf<D>, AcquireError> {
         let hold = permit.hold().expect("bug: a permit without a slot");
-        let key = match self.bulkhead.with_stock(|s| s.seek(hold)) {
+        let (key, patient) = match self.bulkhead.with_stock(|s| s.seek(hold)) {
             Seek::Idle(link) => return Ok(link),
             Seek::Closed => return Err(self.rejection(Reason::Closed, budget.waited)),
-            Seek::Seeking(key) => key,
+            Seek::Seeking { key, patient } => (key, patient),
         };
-        let seeking = Seeking {
+        let mut seeking = Seeking {
             core: self,
             key: Some(key),
         };
-        self.open_due(0);
-        match timeout_at(budget.deadline, seeking).await {
+        let found = async {
+            if patient && let Ok(found) = timeout(PATIENCE, &mut seeking).await {
+                return found;
+            }
+            self.bulkhead.with_stock(|s| s.lose_patience(key));
+            self.open_due(0);
+            seeking.await
+        };
+        match timeout_at(budget.deadline, found).await {
             Ok(Ok(link)) => Ok(link),
             Ok(Err(Trouble::Closed)) => Err(self.rejection(Reason::Closed, budget.waited)),
             Ok(Err(Trouble::Failed(failure))) => Err(AcquireError::Failed {

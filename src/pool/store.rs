@@ -15,7 +15,7 @@
 //! 4. Only when no place is free is an idle connection of another class taken over, the one that nobody
 //!    has needed for longest: in a steady mix each class keeps its own. The taker dresses it (session
 //!    limits) before use. Where it cannot, since role or database differ, the connection is closed
-//!    to make room.
+//!    to make room. Whoever has one of its own on the way back is first patient for a moment.
 //! 5. An idle connection lies on the shelf of the class whose dress it wears.
 //! 6. A closed store keeps nothing.
 //! 7. After a failure that can pass, nobody opens but one prober, and then slowly more (`pace.rs`).
@@ -141,8 +141,21 @@ pub(super) enum After {
 /// The answer to [`Store::seek`].
 pub(super) enum Seek<C> {
     Idle(Box<Link<C>>),
-    Seeking(usize),
+    /// Wait; if patient, then for a moment before [`Store::lose_patience`] and whatever is due.
+    Seeking {
+        key: usize,
+        patient: bool,
+    },
     Closed,
+}
+
+/// A seeker that has no answer.
+#[derive(Clone, Copy, Debug)]
+struct Seat {
+    key: usize,
+    seq: u64,
+    /// It waits for one of its own class that is on the way back.
+    patient: bool,
 }
 
 /// What is to be done for a seeker, or for callers to come.
@@ -170,8 +183,8 @@ struct Shelf<C> {
     rules: ClassOfStore,
     counts: Counts,
     idle: Vec<Box<Link<C>>>,
-    /// Key and sequence number of its seekers that have no answer, oldest first.
-    seeking: VecDeque<(usize, u64)>,
+    /// Its seekers that have no answer, oldest first.
+    seeking: VecDeque<Seat>,
 }
 
 impl<C> Shelf<C> {
@@ -188,10 +201,19 @@ impl<C> Shelf<C> {
         self.counts.total() < self.rules.max
     }
 
-    /// Seekers for whom nothing is being opened.
+    fn patient(&self) -> usize {
+        self.seeking.iter().filter(|seat| seat.patient).count()
+    }
+
+    /// Seekers for whom nothing is on its way.
     fn unserved(&self) -> usize {
         let opening = self.counts.of(Stage::Opening) as usize;
-        self.seeking.len().saturating_sub(opening)
+        (self.seeking.len() - self.patient()).saturating_sub(opening)
+    }
+
+    /// Whether more of its connections are on the way back than seekers wait for.
+    fn is_about_to_have_one(&self) -> bool {
+        self.counts.of(Stage::Returning) as usize > self.patient()
     }
 }
 
@@ -334,7 +356,7 @@ impl<C> Store<C> {
         let shelves = self.shelves.iter().enumerate();
         let wanted = shelves.filter(|(_, shelf)| shelf.unserved() > 0 && shelf.has_room());
         let mut wanted: Vec<_> = wanted
-            .filter_map(|(index, shelf)| Some((shelf.seeking.front()?.1, ClassId::new(index))))
+            .filter_map(|(index, shelf)| Some((shelf.seeking.front()?.seq, ClassId::new(index))))
             .collect();
         wanted.sort_unstable();
         wanted.into_iter().map(|(_, class)| class).collect()
@@ -385,8 +407,10 @@ impl<C> Store<C> {
     #[inline]
     pub(super) fn take_idle(&mut self, hold: HoldId) -> Option<Box<Link<C>>> {
         let class = hold.class();
-        let mut link = match self.shelf(class).idle.pop() {
+        let shelf = self.shelf(class);
+        let mut link = match shelf.idle.pop() {
             Some(link) => link,
+            None if shelf.is_about_to_have_one() => return None,
             None => self.take_over(class)?,
         };
         self.hand_out(&mut link, hold);
@@ -441,8 +465,19 @@ impl<C> Store<C> {
         let key = self.seekers.insert(Seeker::Seeking(None, hold));
         let seq = self.next_seq;
         self.next_seq += 1;
-        self.shelf(hold.class()).seeking.push_back((key, seq));
-        Seek::Seeking(key)
+        let is_full = self.total() >= self.capacity;
+        let shelf = self.shelf(hold.class());
+        let patient = is_full && shelf.is_about_to_have_one();
+        shelf.seeking.push_back(Seat { key, seq, patient });
+        Seek::Seeking { key, patient }
+    }
+
+    /// A seeker has been patient for long enough.
+    pub(super) fn lose_patience(&mut self, key: usize) {
+        let seats = self.shelves.iter_mut().flat_map(|shelf| &mut shelf.seeking);
+        for seat in seats.filter(|seat| seat.key == key) {
+            seat.patient = false;
+        }
     }
 
     /// A waker that is no longer needed goes to `replaced`, to be dropped outside of the lock.
@@ -469,7 +504,7 @@ impl<C> Store<C> {
         let seeker = self.seekers.remove(key);
         if let Seeker::Seeking(_, hold) = &seeker {
             let seeking = &mut self.shelf(hold.class()).seeking;
-            seeking.retain(|(other, _)| *other != key);
+            seeking.retain(|seat| seat.key != key);
         }
         seeker
     }
@@ -538,11 +573,8 @@ impl<C> Store<C> {
 
     /// Hands a connection that counts for `class` to the oldest of its seekers.
     fn hand_to_seeker(&mut self, class: ClassId, mut link: Box<Link<C>>) -> Option<Waker> {
-        let (key, _) = self
-            .shelf(class)
-            .seeking
-            .pop_front()
-            .expect("bug: nobody seeks");
+        let seat = self.shelf(class).seeking.pop_front();
+        let key = seat.expect("bug: nobody seeks").key;
         if let Seeker::Seeking(_, hold) = self.seekers[key] {
             self.hand_out(&mut link, hold);
         }
@@ -585,7 +617,7 @@ impl<C> Store<C> {
             return After::Untold(failure);
         }
         match self.shelf(class).seeking.pop_front() {
-            Some((key, _)) => After::Told(self.answer(key, Err(Trouble::Failed(failure)))),
+            Some(seat) => After::Told(self.answer(seat.key, Err(Trouble::Failed(failure)))),
             None => After::Untold(failure),
         }
     }
@@ -622,7 +654,7 @@ impl<C> Store<C> {
         self.open = false;
         let seeking = |shelf: &mut Shelf<C>| std::mem::take(&mut shelf.seeking);
         let seeking: Vec<_> = self.shelves.iter_mut().flat_map(seeking).collect();
-        let answer = |(key, _)| self.answer(key, Err(Trouble::Closed));
+        let answer = |seat: Seat| self.answer(seat.key, Err(Trouble::Closed));
         seeking.into_iter().filter_map(answer).collect()
     }
 

@@ -57,10 +57,11 @@ enum Move {
     Poll(usize),
     Discard(usize),
     Fill(usize),
+    LosePatience(usize),
 }
 
 fn moves() -> impl Strategy<Value = Vec<Move>> {
-    let one = (0..14_u8, 0..16_usize).prop_map(|(kind, n)| match kind {
+    let one = (0..15_u8, 0..16_usize).prop_map(|(kind, n)| match kind {
         0..4 => Move::Acquire(n),
         4 => Move::GiveBack(n),
         5 => Move::GiveBackBusy(n),
@@ -71,6 +72,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
         10 => Move::StopSeeking(n),
         11 => Move::Poll(n),
         12 => Move::Discard(n),
+        13 => Move::LosePatience(n),
         _ => Move::Fill(n),
     });
     vec(one, 1..200)
@@ -133,12 +135,17 @@ impl World {
             Move::StopSeeking(n) => self.stop_seeking(n),
             Move::Poll(n) => self.poll(n),
             Move::Discard(n) => self.discard(n),
+            Move::LosePatience(n) => self.lose_patience(n),
             Move::Fill(n) => self.pump(ClassId::new(n % self.layout.classes.len()), 2),
         }
         // As the pool does: giving back must be enough by itself.
         if matches!(
             next,
-            Move::Acquire(_) | Move::Opened(_) | Move::OpeningFailed(_) | Move::Closed(_)
+            Move::Acquire(_)
+                | Move::Opened(_)
+                | Move::OpeningFailed(_)
+                | Move::LosePatience(_)
+                | Move::Closed(_)
         ) {
             self.pump(ClassId::new(0), 0);
         }
@@ -165,7 +172,7 @@ impl World {
             Some(link) => self.take(hold, link),
             None => match self.store.seek(hold.id()) {
                 Seek::Idle(link) => self.take(hold, link),
-                Seek::Seeking(key) => self.seeking.push((hold, key)),
+                Seek::Seeking { key, .. } => self.seeking.push((hold, key)),
                 Seek::Closed => panic!("it is open"),
             },
         }
@@ -298,6 +305,13 @@ impl World {
         }
     }
 
+    fn lose_patience(&mut self, n: usize) {
+        if !self.seeking.is_empty() {
+            let (_, key) = self.seeking[n % self.seeking.len()];
+            self.store.lose_patience(key);
+        }
+    }
+
     /// An idle connection has been idle for too long.
     fn discard(&mut self, n: usize) {
         let class = ClassId::new(n % self.layout.classes.len());
@@ -421,6 +435,9 @@ proptest! {
             for next in [Move::Opened(0), Move::Closed(0), Move::Settle(0)] {
                 world.make(next);
                 world.check();
+            }
+            for n in 0..world.seeking.len() {
+                world.make(Move::LosePatience(n));
             }
             for _ in 0..world.seeking.len() {
                 world.poll(0);
