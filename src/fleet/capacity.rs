@@ -148,7 +148,10 @@ pub enum Limits {
     Known(ServerLimits),
     /// The server refused the check itself for want of a slot (SQLSTATE 53300). The report says so,
     /// and does not fit.
-    Full,
+    Full {
+        /// In the server's own words, which tell whether it was the server, the role or the database.
+        said: String,
+    },
 }
 
 /// What a server grants, and to whom.
@@ -429,8 +432,9 @@ impl<'a> Sum<'a> {
                 self.grants(limits),
                 self.constraints(limits),
             ),
-            Limits::Full => (
+            Limits::Full { said } => (
                 ServerState::Full {
+                    said: said.clone(),
                     needed: self.constraint(Scope::Server, Vec::new()).needed,
                 },
                 Vec::new(),
@@ -741,7 +745,9 @@ fn shared_servers(servers: &[Server]) -> Option<Warning> {
 /// is on each of them, and so are those beside it. A server that is full could be any of them.
 fn spread_budget(budget: &SharedBudget, servers: &[Server]) -> Option<Warning> {
     let drawing = |server| (drawing_from(budget, server), server);
-    let read = servers.iter().filter(|s| s.limits != Limits::Full);
+    let read = servers
+        .iter()
+        .filter(|s| matches!(s.limits, Limits::Known(_)));
     let on: Vec<(Vec<&str>, &Server)> = read.map(drawing).collect();
     let on: Vec<_> = on.iter().filter(|(names, _)| !names.is_empty()).collect();
     let is_spread = on.windows(2).any(|pair| pair[0].0 != pair[1].0);

@@ -111,13 +111,13 @@ pub(crate) struct Survey {
 
 impl Survey {
     /// Takes in what a partition, which draws from `budget`, needs of the server behind `endpoint`;
-    /// without a sight, the server had no free connection to look through.
+    /// instead of a sight, what the server said when it had no free connection to look through.
     pub(crate) fn add(
         &mut self,
         endpoint: &Endpoint,
         settings: &PartitionSettings,
         budget: &BudgetSettings,
-        sight: Option<Sight>,
+        sight: Result<Sight, String>,
     ) {
         let size = settings.max_connections.get();
         let mut demand =
@@ -126,8 +126,8 @@ impl Survey {
             demand = demand.sharing(&budget.name, settings.reserved);
         }
         let server = match sight {
-            Some(sight) => self.known(&endpoint.hosts, sight),
-            None => self.full(&endpoint.hosts),
+            Ok(sight) => self.known(&endpoint.hosts, sight),
+            Err(said) => self.full(&endpoint.hosts, said),
         };
         server.demands.push(demand);
     }
@@ -150,12 +150,12 @@ impl Survey {
         }
     }
 
-    fn full(&mut self, label: &str) -> &mut Server {
+    fn full(&mut self, label: &str, said: String) -> &mut Server {
         let same =
             |(known, server): &(Option<Identity>, Server)| known.is_none() && server.label == label;
         match self.servers.iter().position(same) {
             Some(at) => &mut self.servers[at].1,
-            None => self.insert(None, Server::new(label, Limits::Full)),
+            None => self.insert(None, Server::new(label, Limits::Full { said })),
         }
     }
 

@@ -196,6 +196,8 @@ pub enum ServerState {
     },
     /// It had no slot left for the check itself.
     Full {
+        /// The server's own words.
+        said: String,
         /// The connections that the fleet needs there.
         needed: u64,
     },

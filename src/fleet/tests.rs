@@ -572,9 +572,17 @@ fn an_external_pool_with_its_own_role_is_held_to_that_roles_limit() {
     assert_eq!(sizes(&report), None);
 }
 
+const SAID: &str = "FATAL: sorry, too many clients already";
+
+fn full() -> Limits {
+    Limits::Full {
+        said: SAID.to_owned(),
+    }
+}
+
 #[test]
 fn a_server_that_is_full_is_itself_the_finding() {
-    let mut full = Server::new("db:5432/shop", Limits::Full);
+    let mut full = Server::new("db:5432/shop", full());
     full.demands
         .push(Demand::partition("transactional", 20, "app", "shop"));
     let report = assess(&fleet(2, 0, 5), &[full]);
@@ -587,17 +595,23 @@ fn a_server_that_is_full_is_itself_the_finding() {
         (report.largest_fleet(), report.largest_partitions()),
         (None, None)
     );
-    assert_eq!(report.servers()[0].state, ServerState::Full { needed: 45 });
-    let text = unwrapped(&report);
-    assert!(
-        text.contains("db:5432/shop has no connection left for this check (53300: of the"),
-        "{text}"
+    let (said, needed) = (SAID.to_owned(), 45);
+    assert_eq!(
+        report.servers()[0].state,
+        ServerState::Full { said, needed }
     );
+    let text = unwrapped(&report);
+    for part in [
+        "db:5432/shop has no connection left for this check (53300: of the",
+        &format!("It said: {SAID}. As a superuser"),
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
 }
 
 #[test]
 fn next_to_a_server_that_is_full_nothing_is_proposed() {
-    let full = Server::new("full:5432/shop", Limits::Full);
+    let full = Server::new("full:5432/shop", full());
     let report = assess(&fleet(5, 0, 0), &[server(limits(100), &[20]), full.clone()]);
     assert_eq!((report.needed(), report.granted()), (Some(100), Some(97)));
     assert_eq!(
@@ -987,7 +1001,7 @@ fn a_shared_budget_on_two_servers_is_counted_on_each_and_told() {
 
     let spread = |w: &Warning| matches!(w, Warning::SpreadBudget { .. });
     let full = Server {
-        limits: Limits::Full,
+        limits: full(),
         ..second.clone()
     };
     let may_be_one = assess(&fleet, &[first.clone(), full]);

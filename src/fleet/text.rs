@@ -24,8 +24,8 @@ const SUM: [&str; 2] = ["      ", "        "];
 impl Display for FleetReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "fleet check: {}", self.outcome())?;
-        for server in self.servers().iter().filter(|s| s.is_full()) {
-            fmt_wrapped(f, PLAIN, &server.full_text())?;
+        for text in self.servers().iter().filter_map(ServerReport::full_text) {
+            fmt_wrapped(f, PLAIN, &text)?;
         }
         if let Some(binding) = self.binding() {
             fmt_wrapped(f, PLAIN, &binding.sentence())?;
@@ -149,13 +149,16 @@ impl Display for ServerReport {
 }
 
 impl ServerReport {
-    fn full_text(&self) -> String {
-        format!(
+    fn full_text(&self) -> Option<String> {
+        let ServerState::Full { said, .. } = &self.state else {
+            return None;
+        };
+        Some(format!(
             "{} has no connection left for this check (53300: of the server, the role or the database), \
-             so its limits could not be read. As a superuser, look in pg_stat_activity for who holds \
-             them, and at rolconnlimit and datconnlimit; end what can go, and start again.",
+             so its limits could not be read. It said: {said}. As a superuser, look in pg_stat_activity for who \
+             holds them, and at rolconnlimit and datconnlimit; end what can go, and start again.",
             self.label
-        )
+        ))
     }
 
     /// Says which role decides, where they differ.
@@ -185,7 +188,7 @@ impl Display for ServerState {
                 let (major, minor) = (version_num / 10_000, version_num % 10_000);
                 write!(f, "Postgres {major}.{minor}{standby}")
             }
-            Self::Full { needed } => write!(f, "full; the fleet needs {needed} there"),
+            Self::Full { needed, .. } => write!(f, "full; the fleet needs {needed} there"),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::driver::{Driver, Readiness};
 use crate::observe::Event;
 use crate::status::Seconds;
 
-use super::core::{CLASS, Core};
+use super::core::Core;
 
 const TICK: Duration = Duration::from_secs(1);
 
@@ -43,7 +43,7 @@ impl<D: Driver> Core<D> {
         let is_lost = |client: &_| D::readiness(client) == Readiness::Lost;
         let next = || {
             self.bulkhead
-                .with_stock(|s| s.take_stale(now, idle_timeout, min_idle, is_lost))
+                .with_stock(|s| s.take_stale(self.class, now, idle_timeout, min_idle, is_lost))
         };
         while let Some(link) = next() {
             self.discard(link, None);
@@ -60,7 +60,7 @@ impl<D: Driver> Core<D> {
     fn warn_of_long_holds(&self, told: Option<HoldId>) -> Option<HoldId> {
         let limit = self.settings.hold_warning?;
         let partition = &self.settings.name;
-        let holders = self.bulkhead.holders(CLASS);
+        let holders = self.bulkhead.holders(self.class);
         let long = holders.iter().take_while(|(_, holder)| holder.age > limit);
         let mut newest = told;
         for (hold, holder) in long.filter(|(hold, _)| told.is_none_or(|told| hold.is_later(told))) {
@@ -77,7 +77,7 @@ impl<D: Driver> Core<D> {
             return;
         };
         let partition = &self.settings.name;
-        let holders = self.bulkhead.holders(CLASS).into_iter();
+        let holders = self.bulkhead.holders(self.class).into_iter();
         for (hold, holder) in holders.take_while(|(_, holder)| holder.age > limit) {
             if self.take_away(hold, holder) {
                 let max_hold = Seconds(limit);

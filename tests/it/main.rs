@@ -9,6 +9,7 @@ mod postgres;
 
 mod acquiring;
 mod booting;
+mod borrowing;
 mod bulkhead;
 mod closing;
 mod faults;

@@ -2,5 +2,6 @@
 
 pub(crate) mod patience;
 pub(crate) mod proxy;
+pub(crate) mod sampler;
 pub(crate) mod server;
 pub(crate) mod tenant;
