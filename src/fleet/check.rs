@@ -210,3 +210,76 @@ pub(crate) fn fleet(settings: &Settings) -> Fleet {
     fleet.external = settings.external.iter().map(external).collect();
     fleet
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{BudgetConfig, FleetConfig, Kind, PartitionConfig, PoolConfig};
+
+    use super::super::{FleetReport, Warning, assess};
+    use super::*;
+
+    fn sight(system: &str) -> Sight {
+        let mut limits = ServerLimits::new(170_004, 100);
+        limits.roles.push(Role::new("shop"));
+        limits.databases.push(Database::new("shop"));
+        Sight {
+            identity: Identity {
+                system: Some(system.to_owned()),
+                started: "today".to_owned(),
+                in_recovery: false,
+            },
+            limits,
+        }
+    }
+
+    /// Three partitions, of which the first two share `main` of 30, as they were found on these systems.
+    fn found_on(systems: [&str; 3]) -> FleetReport {
+        let fleet_of_two = FleetConfig::new(2, 0).reserve(1);
+        let batch = PartitionConfig::named("batch", Kind::Analytical, 5);
+        let settings = PoolConfig::new("shop", "postgres://shop@db/shop", fleet_of_two)
+            .budget(BudgetConfig::new("main", 30))
+            .transactional(
+                PartitionConfig::transactional(25)
+                    .budget("main")
+                    .reserved(12),
+            )
+            .analytical(PartitionConfig::analytical(10).budget("main").reserved(0))
+            .partition(batch)
+            .resolve()
+            .unwrap();
+        let mut survey = Survey::default();
+        for (index, system) in systems.into_iter().enumerate() {
+            let endpoint = Endpoint {
+                hosts: format!("{system}:5432"),
+                user: "shop".to_owned(),
+                database: "shop".to_owned(),
+            };
+            let (partition, budget) = (&settings.partitions[index], settings.budget_of(index));
+            survey.add(&endpoint, partition, budget, Ok(sight(system)));
+        }
+        assess(&fleet(&settings), &survey.servers())
+    }
+
+    fn needed(report: &FleetReport) -> Vec<u64> {
+        let servers = report.servers().iter();
+        servers.map(|server| server.constraints[0].needed).collect()
+    }
+
+    #[test]
+    fn partitions_of_one_budget_on_one_server_are_one_demand() {
+        let report = found_on(["a", "a", "a"]);
+        assert_eq!(needed(&report), [2 * (30 + 5) + 1]);
+        let parts = &report.servers()[0].constraints[0].per_replica;
+        let names: Vec<_> = parts.iter().map(|part| part.name.as_str()).collect();
+        assert_eq!(names, ["main", "batch"]);
+    }
+
+    #[test]
+    fn partitions_of_one_budget_on_two_servers_are_counted_on_each_and_told() {
+        let report = found_on(["a", "b", "a"]);
+        assert_eq!(needed(&report), [2 * (25 + 5) + 1, 2 * 10 + 1]);
+        let spread =
+            |w: &Warning| matches!(w, Warning::SpreadBudget { budget, .. } if budget == "main");
+        assert!(report.warnings().iter().any(spread), "{report}");
+    }
+}
