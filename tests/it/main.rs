@@ -21,7 +21,7 @@ mod ledger;
 mod metrics;
 mod observe;
 mod ordinary_path;
-//mod plan_agreement;
+mod plan_agreement;
 //mod plan_diagnosis;
 mod plan_reference;
 mod postgres_source;

@@ -33,7 +33,7 @@ impl Lehmer {
     /// Fisher and Yates, from the last down to the second.
     pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
-            let scaled = libm::floor(self.unit() * float(last as u128 + 1));
+            let scaled = (self.unit() * float(last as u128 + 1)).floor();
             let other = usize::try_from(whole(scaled)).unwrap_or(last);
             items.swap(last, other);
         }

@@ -192,7 +192,8 @@ mod tests {
 
     #[test]
     fn a_poisson_process_has_its_rate_and_its_spread() {
-        let calls = Arrivals::Poisson(Rate::of(1000)).source(Random::new(9));
+        let arrivals = Arrivals::Poisson(Rate::of(1000));
+        let calls = arrivals.source(Random::new(9));
         let mut per_second = [0_i64; 200];
         for at in calls.take_while(|at| *at < 200_000_000_000) {
             per_second[usize::try_from(at / 1_000_000_000).unwrap()] += 1;

@@ -115,8 +115,8 @@ impl Waits {
     /// The wait that `percent` of the calls did not exceed, to the very call; zero without calls.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> Duration {
-        let rank = libm::ceil(float(self.count().into()) * percent.clamp(0.0, 100.0) / 100.0);
-        let after = whole(rank).saturating_sub(self.at_once);
+        let rank = float(self.count().into()) * percent.clamp(0.0, 100.0) / 100.0;
+        let after = whole(rank.ceil()).saturating_sub(self.at_once);
         let position = usize::try_from(after).unwrap_or(usize::MAX);
         let wait = position.checked_sub(1).and_then(|i| self.waited.get(i));
         Duration::from_nanos(wait.copied().unwrap_or_default())

@@ -40,7 +40,7 @@ impl Random {
 
     /// Normal with mean 0 and variance 1 (Box and Muller).
     pub(super) fn normal(&mut self) -> f64 {
-        let radius = libm::sqrt(2.0 * self.exponential());
+        let radius = (2.0 * self.exponential()).sqrt();
         radius * libm::cos(std::f64::consts::TAU * self.unit())
     }
 
