@@ -222,6 +222,18 @@ pub fn mmck(slots: u32, queue: u32, erlangs: f64) -> Queueing {
     }
 }
 
+/// The share that [`mmck`] refuses, without a step for each place of the queue: the reciprocals of its
+/// `P(n)` follow `1 / P(n+1) = 1 + 1 / (r P(n))`, a geometric series.
+fn refused(slots: u32, queue: u32, erlangs: f64) -> f64 {
+    let (loss, places) = (erlang_b(slots, erlangs), f64::from(queue));
+    let log_r = libm::log(erlangs / f64::from(slots.max(1)));
+    if queue == 0 || loss <= 0.0 || log_r.abs() < 1e-12 {
+        return loss / (1.0 + places * loss);
+    }
+    let series = libm::expm1(-places * log_r) / libm::expm1(-log_r);
+    1.0 / (libm::exp(-places * log_r) / loss + series)
+}
+
 /// The most slots that [`slots_for_loss`] looks at.
 const MOST_SLOTS: u32 = 100_000;
 
@@ -229,7 +241,7 @@ const MOST_SLOTS: u32 = 100_000;
 /// by [`mmck`]. `None` if 100,000 would not be enough.
 #[must_use]
 pub fn slots_for_loss(erlangs: f64, queue: u32, loss: f64) -> Option<u32> {
-    let enough = |slots: &u32| mmck(*slots, queue, erlangs).refused <= loss;
+    let enough = |slots: &u32| refused(*slots, queue, erlangs) <= loss;
     let powers = (0..).map(|n| 1 << n).take_while(|n| *n < MOST_SLOTS);
     let most = powers.chain([MOST_SLOTS]).find(enough)?;
     let (mut too_few, mut fewest) = (most / 2, most);
@@ -291,6 +303,23 @@ mod tests {
             assert!(near(ours.wait_in_holds, exact.wait_in_holds));
         }
         assert!(near(mmck(7, 0, 5.5).refused, erlang_b(7, 5.5)));
+    }
+
+    #[test]
+    fn the_series_agrees_with_the_steps() {
+        for (slots, queue, erlangs) in [
+            (1, 0, 0.5),
+            (3, 4, 2.5),
+            (8, 20, 8.0),
+            (8, 20, 8.000_001),
+            (5, 3, 40.0),
+            (5, 1000, 4.9),
+            (9, 9, 0.0),
+        ] {
+            let (series, steps) = (refused(slots, queue, erlangs), mmck(slots, queue, erlangs));
+            assert!(near(series, steps.refused), "{series} {steps:?}");
+        }
+        assert!(near(refused(4, u32::MAX, 5.0), 0.2) && refused(4, u32::MAX, 3.0) <= 0.0);
     }
 
     #[test]

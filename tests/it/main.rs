@@ -22,7 +22,6 @@ mod metrics;
 mod observe;
 mod ordinary_path;
 mod plan_agreement;
-//mod plan_diagnosis;
 mod plan_reference;
 mod postgres_source;
 mod resetting;

@@ -13,8 +13,8 @@
 //!    hold lasts, while others came and went.
 //! 3. `DatabaseSlow`, because every slot is taken, and half of those who hold one have done so for [`SLOW`]
 //!    times as long as a hold lasted before. In a stall nothing ends, so that ended holds tell nothing.
-//! 4. [`QueueHidesOverload`](Finding::QueueHidesOverload): busy all the time, nobody told so, and everyone
-//!    made to wait.
+//! 4. [`QueueHidesOverload`](Finding::QueueHidesOverload): busy all the time, and callers are made to wait
+//!    instead of being told.
 //! 5. [`TooSmall`](Finding::TooSmall): at least [`LOSS`] of the calls are refused, or their healthy load
 //!    exceeds the size.
 //! 6. [`Stranded`](Finding::Stranded): slots reserved here were never used while neighbours were refused.
@@ -26,6 +26,17 @@
 //! are gone as fast as callers come; a leak takes some, now and then, so that they are taken over a
 //! long time, and others still come and go. If the oldest and the youngest hold lie further apart than
 //! [`SPREAD`] times the time in which callers would fill the partition, it leaks.
+
+//! # When a queue hides overload
+//!
+//! A queue of a turn or two absorbs a burst; that it is full in an overload, and that callers are refused, is
+//! as it should be, and the partition is too small. A queue hides the overload if, while every slot is busy,
+//!
+//! - a whole turn of callers waits on average, and less than [`LOSS`] are refused as they come;
+//! - or more leave after having waited than are refused as they come;
+//! - or more wait on average than can be done within the deadline
+//!   ([`useful_queue`](formulas::useful_queue));
+//! - or [`LONG_QUEUE`] turns of them wait.
 
 mod evidence;
 mod window;
@@ -61,6 +72,10 @@ pub const FEWEST: u64 = 3;
 
 /// The share of slots, in percent, from which on a partition is busy all the time.
 pub const BUSY: u32 = 90;
+
+/// How many turns of callers may wait in an overload: each waits as many holds. The default bound of a queue
+/// is two.
+pub const LONG_QUEUE: u32 = 10;
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -193,7 +208,7 @@ type Found = Option<(Finding, Vec<Evidence>)>;
 
 fn slow_holds(window: &Window) -> Found {
     let (before, now) = (window.hold_before?, window.hold?);
-    let slow = window.ended >= FEWEST && now >= before * SLOW;
+    let slow = window.ended >= FEWEST && now >= before.saturating_mul(SLOW);
     let mut evidence = vec![Evidence::HoldGrew { before, now }, window.usage()];
     evidence.extend(window.refusals());
     slow.then_some((Finding::DatabaseSlow, evidence))
@@ -230,12 +245,22 @@ fn stalled(window: &Window) -> Found {
 fn queue_hides_overload(window: &Window) -> Found {
     let slots = f64::from(window.max_connections);
     let busy = window.in_use.average * 100.0 >= slots * f64::from(BUSY);
-    let told = window.is_loss(window.refused.at_once());
-    let kept = window.waiting.average >= slots || window.is_loss(window.refused.wait_timeout);
     let mut evidence = vec![window.queue(), window.usage()];
     evidence.extend(window.refusals());
     evidence.extend(window.useless_queue());
-    (busy && kept && !told).then_some((Finding::QueueHidesOverload, evidence))
+    (busy && waits_in_vain(window)).then_some((Finding::QueueHidesOverload, evidence))
+}
+
+/// See [the queue that hides](self#when-a-queue-hides-overload).
+fn waits_in_vain(window: &Window) -> bool {
+    let turns = window.waiting.average / f64::from(window.max_connections.max(1));
+    let (told, gave_up) = (window.refused.at_once(), window.refused.wait_timeout);
+    let untold = turns >= 1.0 && !window.is_loss(told);
+    let left = window.is_loss(gave_up) && gave_up > told;
+    let late = window
+        .useful_queue()
+        .is_some_and(|useful| window.waiting.average > f64::from(useful));
+    untold || left || late || turns >= f64::from(LONG_QUEUE)
 }
 
 fn too_small(window: &Window, size: Option<Size>) -> Found {
@@ -256,7 +281,7 @@ fn stranded(window: &Window, size: Option<Size>) -> Found {
         .filter(|spare| *spare > 0)?;
     let neighbours = window.neighbours;
     let refused = neighbours.refused_while_free;
-    let matters = refused >= FEWEST && refused * 100 >= neighbours.arrivals * LOSS;
+    let matters = is_loss(refused, neighbours.arrivals);
     let strands = Evidence::NeighboursRefused {
         refused,
         arrivals: neighbours.arrivals,
@@ -264,6 +289,11 @@ fn stranded(window: &Window, size: Option<Size>) -> Found {
         reserved: window.reserved,
     };
     matters.then(|| (Finding::Stranded, vec![strands, window.usage()]))
+}
+
+/// Whether `calls` of `arrivals` are too many to be lost.
+const fn is_loss(calls: u64, arrivals: u64) -> bool {
+    calls >= FEWEST && calls.saturating_mul(100) >= arrivals.saturating_mul(LOSS)
 }
 
 fn healthy(window: &Window, size: Option<Size>) -> Vec<Evidence> {

@@ -7,7 +7,7 @@ use crate::plan::figures::{Ages, Level, Refused};
 use crate::plan::formulas::{Rate, useful_queue};
 use crate::plan::simulator::Measured;
 
-use super::{Evidence, FEWEST, LOSS, Size};
+use super::{Evidence, Size, is_loss};
 
 /// What one partition went through in a window of time.
 ///
@@ -110,7 +110,7 @@ impl Window {
 
     /// Whether so many calls are too many to be lost.
     pub(super) const fn is_loss(&self, calls: u64) -> bool {
-        calls >= FEWEST && calls.saturating_mul(100) >= self.arrivals.saturating_mul(LOSS)
+        is_loss(calls, self.arrivals)
     }
 
     pub(super) const fn usage(&self) -> Evidence {
@@ -140,14 +140,19 @@ impl Window {
         }
     }
 
+    /// The most callers that are done in time, if it is known how long they have.
+    pub(super) fn useful_queue(&self) -> Option<u32> {
+        let (hold, deadline) = (self.healthy_hold()?, self.deadline?);
+        Some(useful_queue(self.max_connections, deadline, hold))
+    }
+
     /// The queue is longer than any caller has time for.
     pub(super) fn useless_queue(&self) -> Option<Evidence> {
-        let (hold, deadline) = (self.healthy_hold()?, self.deadline?);
-        let useful = useful_queue(self.max_connections, deadline, hold);
+        let useful = self.useful_queue()?;
         (self.max_waiters > useful).then_some(Evidence::UselessQueue {
             max_waiters: self.max_waiters,
             useful,
-            deadline,
+            deadline: self.deadline?,
         })
     }
 }
