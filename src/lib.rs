@@ -61,6 +61,7 @@ pub mod fleet;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 pub mod observe;
+pub mod plan;
 mod pool;
 pub mod session;
 mod status;

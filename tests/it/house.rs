@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Longest prefix wins. What is not named here has no floor, and fails the test.
-const FLOORS: [(&str, u8); 17] = [
+const FLOORS: [(&str, u8); 18] = [
     ("config", 0),
     ("error", 0),
     ("observe", 0),
@@ -14,6 +14,7 @@ const FLOORS: [(&str, u8); 17] = [
     ("sync_model", 0),
     ("admission", 1),
     ("fleet", 1),
+    ("plan", 1),
     ("session", 1),
     ("bulkhead", 2),
     ("driver", 3),

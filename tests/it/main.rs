@@ -22,6 +22,8 @@ mod ledger;
 mod metrics;
 mod observe;
 mod ordinary_path;
+mod plan_agreement;
+mod plan_reference;
 mod postgres_source;
 mod resetting;
 mod sharing;
