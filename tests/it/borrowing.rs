@@ -270,7 +270,8 @@ impl PartitionObserver for Wardrobe {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+/// On one thread, where an answer is never ahead of the knowledge that it was the last.
+#[tokio::test]
 async fn in_a_steady_mix_no_connection_changes_its_dress_at_every_checkout() {
     const ROUNDS: u64 = 200;
     on_each_version(async |tenant| {
@@ -307,9 +308,8 @@ async fn in_a_steady_mix_no_connection_changes_its_dress_at_every_checkout() {
             "{dressed} dressed and {opened} opened in {} checkouts",
             6 * ROUNDS
         );
-        // Without the moment of patience it is a third of them.
         assert!(
-            dressed * 10 < 6 * ROUNDS && opened <= 12,
+            dressed <= 12 && opened <= 12,
             "{dressed} dressed, {opened} opened"
         );
     })
@@ -385,6 +385,8 @@ async fn a_caller_that_leaves_while_a_connection_is_dressed_leaves_it_clean() {
             }
         }
         eventually("one backend is left", async || tenant.backends().await == 1).await;
+        until_at_rest(pool.transactional()).await;
+        until_at_rest(pool.analytical()).await;
         let status = &pool.status().shared_budgets[0];
         assert_eq!((status.held, status.connections), (0, 1));
     })
