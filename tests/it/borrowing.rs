@@ -308,8 +308,11 @@ async fn in_a_steady_mix_no_connection_changes_its_dress_at_every_checkout() {
             "{dressed} dressed and {opened} opened in {} checkouts",
             6 * ROUNDS
         );
+        // Each statement is closed when it is dropped, so that every connection is on its way back for a moment
+        // while its caller asks again. Were the caller not patient for that moment, it would be a third.
+        let few = 6 * ROUNDS / 20;
         assert!(
-            dressed <= 12 && opened <= 12,
+            dressed <= few && opened <= 12,
             "{dressed} dressed, {opened} opened"
         );
     })
