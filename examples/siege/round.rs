@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::figures::{Outage, Round, Steadiness, Stretch};
 use crate::neighbour::{Callers, Manners, Neighbour};
-use crate::plan::{ACQUIRE, Baseline, MAX_HOLD, Plan, SETTLE, SIZE, Siege, WAITERS};
+use crate::plan::{ACQUIRE, Baseline, OVER, Plan, SETTLE, SIZE, Siege, WAITERS};
 use crate::postgres::{self, Choice, Kind, Postgres, Want};
 use crate::side::{Maker, Side};
 use crate::steady::Steady;
@@ -25,8 +25,9 @@ type Failed = Box<dyn Error>;
 const BREATH: Duration = Duration::from_millis(300);
 /// Between two times that all backends of the neighbour are terminated.
 const KILL: Duration = Duration::from_millis(100);
-/// The regular look at who holds too long comes once a second; and a moment for what follows.
-const LOOK: Duration = Duration::from_millis(1_500);
+/// The regular look at who holds too long comes once a second; those who do are taken away 100 ms apart; and a
+/// moment for what follows.
+const LOOK: Duration = Duration::from_millis(2_500);
 /// How long a pool may take to close.
 const CLOSE: Duration = Duration::from_secs(5);
 /// How long the callers wait who come when a siege is over.
@@ -206,7 +207,7 @@ pub(crate) async fn besiege(ground: &Ground, siege: Siege, plan: &Plan) -> Resul
         _ => (tenant.url(), Trouble::None),
     };
     let attempts = Attempts::default();
-    let pool = partitions(tenant, siege, url, &attempts).await?;
+    let pool = partitions(tenant, (siege, plan), url, &attempts).await?;
     let field = Field {
         ground,
         plan,
@@ -230,7 +231,7 @@ pub(crate) async fn besiege(ground: &Ground, siege: Siege, plan: &Plan) -> Resul
 
 async fn partitions(
     tenant: &Tenant,
-    siege: Siege,
+    (siege, plan): (Siege, &Plan),
     url: String,
     attempts: &Attempts,
 ) -> Result<PartitionedPool<TokioPostgres>, Failed> {
@@ -239,7 +240,7 @@ async fn partitions(
         .max_waiters(WAITERS)
         .acquire_timeout(ACQUIRE);
     let neighbour = match siege {
-        Siege::Leaking => neighbour.max_hold(MAX_HOLD),
+        Siege::Leaking => neighbour.max_hold(plan.siege + OVER),
         _ => neighbour,
     };
     let fleet = FleetConfig::new(1, 0).mode(FleetCheck::Off);
@@ -341,7 +342,7 @@ impl Field<'_> {
         let since = "state <> 'idle' AND state_change < now() - interval '500 ms'";
         let orphans = self.ground.count(since).await?;
         if self.neighbour.siege == Siege::Leaking {
-            sleep_until(end + MAX_HOLD + LOOK).await;
+            sleep_until(end + OVER + LOOK).await;
         }
         Ok((orphans, self.neighbour.side.taken()))
     }
