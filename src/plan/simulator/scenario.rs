@@ -7,8 +7,8 @@ use crate::admission::{ClassId, InvalidRules, Ledger, Rules};
 use super::arrivals::Arrivals;
 use super::holds::HoldTime;
 
-/// The most calls that a run may expect: about a minute and a half of computing.
-pub(super) const MOST_CALLS: u64 = 100_000_000;
+/// The most calls that a run may have. Each that waits costs 8 bytes until the end.
+pub(super) const MOST_CALLS: u64 = 50_000_000;
 
 /// The most points of a curve.
 const MOST_POINTS: u128 = 1_000_000;

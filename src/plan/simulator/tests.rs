@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use crate::admission::{ClassId, ClassRules, HandOver, Rules};
 use crate::plan::Level;
 use crate::plan::formulas::{Rate, mmck};
+use crate::plan::number::ratio;
 
 use super::*;
 
@@ -106,7 +107,7 @@ fn a_call_that_is_past_its_deadline_at_the_end_is_late() {
 #[test]
 fn spans_count_the_calls_that_come_in_them_and_the_slots_of_their_time() {
     let scenario = day(2, 0, flow(&[0, 90, 100, 150, 199], 20))
-        .span(0 * MS, 100 * MS)
+        .span(Duration::ZERO, 100 * MS)
         .span(100 * MS, 200 * MS)
         .span(500 * MS, 1000 * MS);
     let simulation = simulate(&scenario).unwrap();
@@ -214,22 +215,21 @@ fn a_long_run_agrees_with_the_formula_for_a_bounded_queue() {
     let (slots, queue) = (4, 6);
     let hold = HoldTime::Exponential(50 * MS);
     let calls = Flow::new("calls", ONLY, Arrivals::Poisson(Rate::of(72)), hold);
-    let scenario = Scenario::new(20_000 * 1000 * MS, Rules::fixed(slots, queue)).flow(calls);
+    let scenario = Scenario::new(6_000 * 1000 * MS, Rules::fixed(slots, queue)).flow(calls);
     let measured = simulate(&scenario).unwrap().spans.remove(0);
     let (flow, formula) = (&measured.flows[0], mmck(slots, queue, 3.6));
-    let arrived = flow.arrived as f64;
-    let refused = flow.refused.queue_full as f64 / arrived;
+    let refused = ratio(flow.refused.queue_full.into(), flow.arrived.into());
     assert!(
-        (refused - formula.refused).abs() < 0.001,
+        (refused - formula.refused).abs() < 0.003,
         "{refused} {formula:?}"
     );
     let waiting = measured.classes[0].waiting.average;
     assert!(
-        (waiting - formula.waiting).abs() < 0.02,
+        (waiting - formula.waiting).abs() < 0.05,
         "{waiting} {formula:?}"
     );
     let wait = flow.waits.mean().as_secs_f64();
-    assert!((wait / formula.wait(50 * MS).as_secs_f64() - 1.0).abs() < 0.02);
+    assert!((wait / formula.wait(50 * MS).as_secs_f64() - 1.0).abs() < 0.04);
 }
 
 /// What a machine with other mathematics would get wrong. If this fails, runs have changed for everyone.
@@ -293,7 +293,7 @@ fn scenarios_that_cannot_be_run_are_refused_for_their_reason() {
         flaw(&|s| s.step = Some(Duration::from_nanos(9))),
         InvalidScenario::Step(_)
     ));
-    let span = |s: &mut Scenario| *s = s.clone().span(0 * MS, MS).span(MS, MS);
+    let span = |s: &mut Scenario| *s = s.clone().span(Duration::ZERO, MS).span(MS, MS);
     assert_eq!(flaw(&span), InvalidScenario::Span { position: 1 });
     let many = |s: &mut Scenario| s.flows[0].arrivals = Arrivals::Poisson(Rate::of(u32::MAX));
     let many = |s: &mut Scenario| {
@@ -432,7 +432,7 @@ proptest! {
     #[test]
     fn spans_that_follow_each_other_add_up_to_the_whole(scenario in any_scenario(), edge in 1_u32..999) {
         let whole = simulate(&scenario).unwrap().spans.remove(0);
-        let parts = scenario.span(0 * MS, MS * edge).span(MS * edge, 1000 * MS);
+        let parts = scenario.span(Duration::ZERO, MS * edge).span(MS * edge, 1000 * MS);
         let parts = simulate(&parts).unwrap().spans;
         for (n, flow) in whole.flows.iter().enumerate() {
             let sum = |count: &dyn Fn(&FlowOutcome) -> u64| -> u64 {
