@@ -83,6 +83,20 @@ fn a_late_call_that_is_cancelled_frees_its_slot_and_one_that_is_not_pins_it() {
 }
 
 #[test]
+fn a_caller_that_keeps_its_deadline_leaves_the_queue_and_one_that_does_not_waits_on() {
+    let two = |then| outcome(&day(1, 9, flow(&[0, 10], 200).deadline(100 * MS, then)));
+    for then in [AtDeadline::Free, AtDeadline::Pin] {
+        let flow = two(then);
+        let pinned = u64::from(then == AtDeadline::Pin);
+        // The first is cancelled at 100 ms, and the second has its slot then; or it is not.
+        assert_eq!((flow.late, flow.refused.wait_timeout), (2 - pinned, pinned));
+    }
+    let flow = two(AtDeadline::Stay);
+    assert_eq!((flow.late, flow.refused.total()), (2, 0));
+    assert_eq!(flow.waits.longest(), 190 * MS);
+}
+
+#[test]
 fn an_incident_concerns_the_calls_that_start_in_it() {
     let incident = HoldTime::Fixed(200 * MS);
     let flow = flow(&[0, 100, 399, 400], 10).incident(100 * MS, 400 * MS, incident);
@@ -427,6 +441,28 @@ proptest! {
             prop_assert!(flow.started() <= flow.arrived - flow.refused.total());
         }
         prop_assert_eq!(simulate(&scenario).unwrap(), simulation);
+    }
+
+    /// What borrowing promises: an incident next door costs nothing where the reservation covers the load.
+    #[test]
+    fn a_flow_whose_reservation_covers_its_load_neither_waits_nor_loses_a_call(
+        scenario in any_scenario(),
+    ) {
+        let mut scenario = scenario;
+        let neighbour = |flow: &mut Flow| flow.class = ClassId::new(1);
+        scenario.flows.iter_mut().for_each(neighbour);
+        scenario.flows[0].class = ONLY;
+        scenario.flows[0].at_deadline = AtDeadline::Stay;
+        let mut alone = Scenario::new(scenario.length, Rules::fixed(10_000, 0)).seed(scenario.seed);
+        alone.flows.push(scenario.flows[0].clone());
+        let needed = simulate(&alone).unwrap().spans[0].classes[0].held.peak.max(1);
+        let [own, others] = &mut scenario.rules.classes[..] else { unreachable!() };
+        let spare = scenario.rules.capacity - own.reserved - others.reserved;
+        scenario.rules.capacity = needed + others.reserved + spare;
+        *own = ClassRules { reserved: needed, max: scenario.rules.capacity, queue: 0 };
+        others.max = scenario.rules.capacity;
+        let flow = simulate(&scenario).unwrap().spans.remove(0).flows.remove(0);
+        prop_assert_eq!((flow.refused.total(), flow.waits.longest()), (0, Duration::ZERO));
     }
 
     #[test]
