@@ -2,8 +2,8 @@
 //!
 //! Everything here is pure: it takes `now` as a [`Duration`](std::time::Duration) since an origin of
 //! the caller's choice, reads no clock, and knows no driver and no runtime. The pool drives it through
-//! [`Bulkhead`](crate::bulkhead::Bulkhead); a simulator can drive the very same code over a virtual
-//! clock.
+//! [`Bulkhead`](crate::bulkhead::Bulkhead), the [simulator](crate::plan::simulator) the very same code
+//! over a virtual clock.
 
 mod estimate;
 mod holds;

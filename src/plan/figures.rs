@@ -50,6 +50,8 @@ pub struct Level {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ages {
+    /// How many there are.
+    pub running: u32,
     /// The oldest.
     pub oldest: Option<Duration>,
     /// The one in the middle; of two, the younger.
@@ -66,11 +68,13 @@ impl Ages {
     pub fn of(oldest_first: impl IntoIterator<Item = Duration>, length: Duration) -> Self {
         let ages: Vec<_> = oldest_first.into_iter().collect();
         let stuck = ages.iter().filter(|age| **age >= length).count();
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Self {
+            running: count(ages.len()),
             oldest: ages.first().copied(),
             median: ages.get(ages.len() / 2).copied(),
             youngest: ages.last().copied(),
-            stuck: u32::try_from(stuck).unwrap_or(u32::MAX),
+            stuck: count(stuck),
         }
     }
 }

@@ -39,7 +39,7 @@ pub enum Evidence {
         /// The mean, in the window.
         now: Duration,
     },
-    /// Half of the holds that run are old, and every slot is taken.
+    /// Half of the holds that run are old, and callers find no slot.
     NothingEnds {
         /// The mean hold, before.
         before: Duration,
@@ -105,7 +105,7 @@ impl fmt::Display for Evidence {
             }
             Self::NothingEnds { before, age } => write!(
                 f,
-                "every slot is taken, half of them for {age:?} or more, and a hold lasts {before:?}"
+                "half of the slots in use are held for {age:?} or more, and a hold lasts {before:?}"
             ),
             Self::HeldThrough {
                 slots,

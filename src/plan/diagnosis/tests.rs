@@ -109,6 +109,40 @@ fn slots_that_are_lost_one_by_one_are_a_leak_before_and_after_the_last() {
 }
 
 #[test]
+fn one_slot_that_does_not_come_back_is_a_leak_however_quiet_the_partition_is() {
+    let lost = Arrivals::trace([100 * SECOND]);
+    let lost = Flow::new("lost", ONLY, lost, HoldTime::Fixed(9000 * SECOND));
+    let diagnosis = later(Rules::fixed(20, 0), [calls(1.0, 40 * MS), lost]);
+    assert_eq!(diagnosis.finding, Finding::Leaking, "{diagnosis}");
+    assert!(matches!(
+        diagnosis.evidence[0],
+        Evidence::HeldThrough { slots: 1, .. }
+    ));
+}
+
+#[test]
+fn a_borrower_whose_work_stalls_is_slow_and_not_leaking() {
+    let rules = Rules {
+        capacity: 20,
+        classes: vec![
+            ClassRules {
+                reserved: 4,
+                max: 20,
+                queue: 0,
+            },
+            ClassRules {
+                reserved: 10,
+                max: 20,
+                queue: 0,
+            },
+        ],
+        hand_over: HandOver::default(),
+    };
+    let diagnosis = later(rules, [slow(10_000 * SECOND)]);
+    assert_eq!(diagnosis.finding, Finding::DatabaseSlow, "{diagnosis}");
+}
+
+#[test]
 fn a_queue_that_takes_everyone_in_hides_the_overload() {
     let mut diagnosis = later(Rules::fixed(20, 1_000_000), [calls(600.0, 40 * MS)]);
     assert_eq!(

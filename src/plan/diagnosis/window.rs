@@ -113,6 +113,13 @@ impl Window {
         is_loss(calls, self.arrivals)
     }
 
+    /// Whether callers find no slot. (A borrower may find none long before it holds the most that it may.)
+    pub(super) fn is_pressed(&self) -> bool {
+        self.ages.running >= self.max_connections
+            || self.waiting.average >= 1.0
+            || self.is_loss(self.refused.total())
+    }
+
     pub(super) const fn usage(&self) -> Evidence {
         Evidence::InUse {
             in_use: self.in_use,

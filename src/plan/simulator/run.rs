@@ -54,21 +54,20 @@ struct Kind {
 
 impl Kind {
     fn new(flow: &Flow, luck: Random) -> Self {
-        let deadline = flow.deadline;
+        let kept = flow
+            .deadline
+            .filter(|_| flow.at_deadline != AtDeadline::Stay);
         let wait = flow.acquire_timeout.unwrap_or(Duration::MAX);
-        let wait = deadline.map_or(wait, |deadline| wait.min(deadline));
+        let wait = kept.map_or(wait, |deadline| wait.min(deadline));
         let incident = flow.incident.as_ref().map(|incident| {
             let span = incident.span;
             (nanos(span.from), nanos(span.until), incident.hold.sampler())
         });
         Self {
             class: flow.class,
-            patience: Patience {
-                wait,
-                work: deadline,
-            },
+            patience: Patience { wait, work: kept },
             gives_up: nanos(wait),
-            deadline: deadline.map_or(u64::MAX, nanos),
+            deadline: flow.deadline.map_or(u64::MAX, nanos),
             frees: flow.at_deadline == AtDeadline::Free,
             hold: flow.hold.sampler(),
             incident,
