@@ -54,6 +54,9 @@ mod boot;
 pub mod bulkhead;
 pub mod config;
 pub mod driver;
+#[cfg(feature = "sqlx")]
+#[path = "driver/sqlx/mod.rs"]
+pub mod driver_sqlx;
 #[cfg(feature = "tokio-postgres")]
 #[path = "driver/tokio_postgres/mod.rs"]
 pub mod driver_tokio_postgres;
@@ -74,6 +77,8 @@ mod sync;
 
 pub use boot::{BootError, Builder, NotInForce};
 pub use driver::Driver;
+#[cfg(feature = "sqlx")]
+pub use driver_sqlx::Sqlx;
 #[cfg(feature = "tokio-postgres")]
 pub use driver_tokio_postgres::TokioPostgres;
 pub use error::{AcquireError, Rejection, RunError};
@@ -86,6 +91,6 @@ pub use status::{
 };
 
 /// The README's code is compiled.
-#[cfg(all(doctest, feature = "tokio-postgres"))]
+#[cfg(all(doctest, feature = "sqlx", feature = "tokio-postgres"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use crate::calls::percentile;
-use crate::leavings_of_callers::{Found, Work};
+use crate::leavings_of_callers::{Found, Work, Worker as _};
 use crate::round::Ground;
 use crate::watch::Seen;
 use crate::words::millis;
@@ -52,10 +52,10 @@ impl Lane {
         let now = Instant::now();
         let left = lock(&self.left).take();
         lock(&self.took).extend(left.map(|(work, at)| (work, now - at)));
-        found.look_at(&held).await;
+        found.look_at(&mut *held).await;
         let work = Work::at_random();
         let moment = Duration::from_micros(fastrand::u64(0..MOMENT));
-        let done = timeout(moment, work.perform(&mut held, LEFT_BEHIND)).await;
+        let done = timeout(moment, held.perform(work, LEFT_BEHIND)).await;
         match done {
             // The only kind that may be done by then.
             Ok(Ok(())) => {}

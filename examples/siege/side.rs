@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use deadpool_postgres::{ClientWrapper, Runtime};
 use partitioned_pool::{Partition, TokioPostgres};
+use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool};
 use tokio::time::timeout;
 use tokio_postgres::NoTls;
 
 use crate::calls::{Outcome, failed, of_acquire, of_call, of_pool, of_run};
-use crate::leavings_of_callers::{BURST, INSERT, PAUSE, ROW, Work, copy_out_sql, next};
+use crate::leavings_of_callers::{Work, Worker as _};
 use crate::plan::{ACQUIRE, SIZE};
 
 const SLEEP: &str = "SELECT pg_sleep($1)";
@@ -104,16 +104,16 @@ impl Side {
     pub(crate) async fn work(&self, work: Work, seconds: f64, patience: Duration) -> Outcome {
         match self {
             Self::Partition(partition) => match partition.acquire().await {
-                Ok(mut client) => until(patience, work.perform(&mut client, seconds)).await,
+                Ok(mut client) => until(patience, client.perform(work, seconds)).await,
                 Err(error) => of_acquire(error),
             },
             Self::Deadpool(pool) => match pool.get().await {
-                Ok(mut client) => until(patience, work.perform(&mut client, seconds)).await,
+                Ok(mut client) => until(patience, client.perform(work, seconds)).await,
                 Err(error) => of_pool(error),
             },
             Self::Sqlx(pool) => match pool.acquire().await {
                 Ok(mut client) => {
-                    let done = timeout(patience, perform(work, &mut client, seconds)).await;
+                    let done = timeout(patience, client.perform(work, seconds)).await;
                     done.map_or(Outcome::Late, |done| of_call(done.map_err(of_sqlx)))
                 }
                 Err(error) => of_sqlx(error),
@@ -173,52 +173,4 @@ fn of_sqlx(error: sqlx::Error) -> Outcome {
         sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed => Outcome::Rejected(error.to_string()),
         other => Outcome::Failed(other.to_string()),
     }
-}
-
-/// The seven kinds of work, by sqlx.
-async fn perform(work: Work, client: &mut PgConnection, seconds: f64) -> Result<(), sqlx::Error> {
-    match work {
-        Work::Prepared => {
-            let query = sqlx::query(SLEEP).bind(seconds);
-            query.execute(client).await.map(drop)
-        }
-        Work::Unprepared => {
-            let query = sqlx::query("SELECT generate_series(1, 500)").persistent(false);
-            query.fetch_all(client).await.map(drop)
-        }
-        Work::Slow => slow(client, seconds).await,
-        Work::Transaction => {
-            let mut transaction = client.begin().await?;
-            sqlx::query(INSERT).execute(&mut *transaction).await?;
-            slow(&mut transaction, seconds).await?;
-            transaction.commit().await
-        }
-        Work::RawBegin => {
-            let work = format!("BEGIN; {INSERT}; SELECT pg_sleep({seconds}); COMMIT");
-            let work = sqlx::raw_sql(AssertSqlSafe(work));
-            work.execute(client).await.map(drop)
-        }
-        Work::CopyIn => {
-            let end = tokio::time::Instant::now() + Duration::from_secs_f64(seconds);
-            let mut copy = client.copy_in_raw("COPY told FROM STDIN").await?;
-            while tokio::time::Instant::now() < end {
-                for _ in 0..BURST {
-                    copy.send(ROW).await?;
-                }
-                tokio::time::sleep(PAUSE).await;
-            }
-            copy.finish().await.map(drop)
-        }
-        Work::CopyOut => {
-            let copy = copy_out_sql(seconds);
-            let mut rows = client.copy_out_raw(&copy).await?;
-            while next(rows.as_mut()).await.transpose()?.is_some() {}
-            Ok(())
-        }
-    }
-}
-
-async fn slow(client: &mut PgConnection, seconds: f64) -> Result<(), sqlx::Error> {
-    let query = sqlx::query("SELECT pg_sleep(0.001 + random() * $1)").bind(seconds);
-    query.execute(client).await.map(drop)
 }

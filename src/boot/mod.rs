@@ -27,8 +27,8 @@ const LAST_PAUSE: Duration = Duration::from_secs(2);
 #[must_use = "a builder starts nothing until `connect`"]
 pub struct Builder<D: Driver> {
     config: PoolConfig,
+    options: D::Options,
     observer: Option<Box<dyn Observer>>,
-    driver: std::marker::PhantomData<fn() -> D>,
 }
 
 impl<D: Driver> PartitionedPool<D> {
@@ -48,25 +48,20 @@ impl<D: Driver> PartitionedPool<D> {
     pub fn builder(config: PoolConfig) -> Builder<D> {
         Builder {
             config,
+            options: D::Options::default(),
             observer: None,
-            driver: std::marker::PhantomData,
         }
     }
 
-    /// The fleet check alone: what [`connect`](Self::connect) would find, as a report, whether it
-    /// fits or not. Nothing stays connected. For a pipeline, or an init container.
+    /// The fleet check alone. Short for [`builder`](Self::builder) and [`check`](Builder::check).
     ///
     /// # Errors
-    /// As [`Builder::connect`], but a fleet that does not fit is a report and no error.
+    /// As [`Builder::check`].
     ///
     /// # Panics
     /// Outside of a tokio runtime.
     pub async fn check(config: PoolConfig) -> Result<FleetReport, BootError> {
-        let settings = config.resolve()?;
-        let pool = Self::assemble(&settings, None)?;
-        let report = pool.survey(&settings, true).await;
-        pool.close(settings.boot.check_timeout).await;
-        report
+        Self::builder(config).check().await
     }
 }
 
@@ -75,6 +70,28 @@ impl<D: Driver> Builder<D> {
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Some(Box::new(observer));
         self
+    }
+
+    /// What the driver is told beyond the configuration: see its type. Default: nothing.
+    pub fn options(mut self, options: D::Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// The fleet check alone: what [`connect`](Self::connect) would find, as a report, whether it
+    /// fits or not. Nothing stays connected. For a pipeline, or an init container.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect), but a fleet that does not fit is a report and no error.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn check(self) -> Result<FleetReport, BootError> {
+        let settings = self.config.resolve()?;
+        let pool = PartitionedPool::<D>::assemble(&settings, &self.options, None)?;
+        let report = pool.survey(&settings, true).await;
+        pool.close(settings.boot.check_timeout).await;
+        report
     }
 
     /// Starts the pool.
@@ -95,7 +112,8 @@ impl<D: Driver> Builder<D> {
     /// Dropping the future closes what was opened.
     pub async fn connect(self) -> Result<PartitionedPool<D>, BootError> {
         let settings = self.config.resolve()?;
-        let pool = PartitionedPool::assemble(&settings, self.observer.as_deref())?;
+        let observer = self.observer.as_deref();
+        let pool = PartitionedPool::assemble(&settings, &self.options, observer)?;
         let checked = settings.fleet.mode != FleetCheck::Off;
         let report = pool.survey(&settings, checked).await?;
         if checked {
@@ -150,7 +168,14 @@ impl<D: Driver> PartitionedPool<D> {
             };
             if let Some(sight) = sight {
                 let budget = settings.budget_of(index);
-                survey.add(partition.endpoint(), partition.settings(), budget, sight);
+                let beside = partition.control_connections();
+                survey.add(
+                    partition.endpoint(),
+                    partition.settings(),
+                    budget,
+                    beside,
+                    sight,
+                );
             }
         }
         Ok(assess(&fleet(settings), &survey.servers()))

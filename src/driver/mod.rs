@@ -81,14 +81,35 @@ pub trait Driver: Manager<Type: Send, Error: Send> + Sized + 'static {
     /// What the guard of a connection derefs to.
     type Client;
 
-    /// A driver for a partition. It connects to nothing yet.
+    /// What a service may tell the driver beyond the configuration, by
+    /// [`Builder::options`](crate::Builder::options); `()` if there is nothing.
+    type Options: Default + Send + Sync + 'static;
+
+    /// A driver for a partition. It connects to nothing yet. `siblings` are those that were made before it for
+    /// the same pool: with them it may share what it needs only one of.
     ///
     /// # Errors
     /// What is wrong with the partition's `url`, without repeating it.
-    fn new(settings: &PartitionSettings) -> Result<Self, String>;
+    fn new(
+        settings: &PartitionSettings,
+        options: &Self::Options,
+        siblings: &[Self],
+    ) -> Result<Self, String>;
 
     /// Where it connects to.
     fn endpoint(&self) -> &Endpoint;
+
+    /// How many connections it keeps open beside those of its partition, to the same server, for its own needs;
+    /// what it shares with a sibling is counted by the one that was made first. The fleet check counts them.
+    fn control_connections(&self) -> u32 {
+        0
+    }
+
+    /// Closes what it keeps open beside the connections of its partition: the pool is closed, and they are gone,
+    /// or given up. What is still held may need it later; then it opens it for the moment.
+    fn retire(&self) -> impl Future<Output = ()> + Send {
+        async {}
+    }
 
     /// Whether [`reset`](Self::reset) makes a connection that `other` has opened one that this driver could
     /// have opened: the same server, role and database, and nothing else that is settled when connecting.

@@ -110,13 +110,14 @@ pub(crate) struct Survey {
 }
 
 impl Survey {
-    /// Takes in what a partition, which draws from `budget`, needs of the server behind `endpoint`;
-    /// instead of a sight, what the server said when it had no free connection to look through.
+    /// Takes in what a partition, which draws from `budget`, needs of the server behind `endpoint`, and what
+    /// its driver keeps `beside` it; instead of a sight, what the server said when it had no free connection to look through.
     pub(crate) fn add(
         &mut self,
         endpoint: &Endpoint,
         settings: &PartitionSettings,
         budget: &BudgetSettings,
+        beside: u32,
         sight: Result<Sight, String>,
     ) {
         let size = settings.max_connections.get();
@@ -130,6 +131,10 @@ impl Survey {
             Err(said) => self.full(&endpoint.hosts, said),
         };
         server.demands.push(demand);
+        if beside > 0 {
+            let (user, database) = (&endpoint.user, &endpoint.database);
+            server.demands.push(Demand::control(beside, user, database));
+        }
     }
 
     fn known(&mut self, label: &str, sight: Sight) -> &mut Server {
@@ -255,7 +260,7 @@ mod tests {
                 database: "shop".to_owned(),
             };
             let (partition, budget) = (&settings.partitions[index], settings.budget_of(index));
-            survey.add(&endpoint, partition, budget, Ok(sight(system)));
+            survey.add(&endpoint, partition, budget, 0, Ok(sight(system)));
         }
         assess(&fleet(&settings), &survey.servers())
     }

@@ -19,10 +19,12 @@ type Problem = (String, String);
 /// All partitions, in the order of the settings. Connects to nothing yet.
 pub(super) fn partitions<D: Driver>(
     settings: &Settings,
+    options: &D::Options,
     observer: Option<&dyn Observer>,
 ) -> Result<Vec<Partition<D>>, ConfigError> {
-    let mut drivers = drivers::<D>(&settings.partitions)?;
+    let drivers = drivers::<D>(&settings.partitions, options)?;
     one_server_each(settings, &drivers)?;
+    let mut drivers: Vec<_> = drivers.into_iter().map(Some).collect();
     let mut partitions: Vec<_> = settings.partitions.iter().map(|_| None).collect();
     for budget in &settings.budgets {
         let of_budget = budget.partitions.iter();
@@ -41,14 +43,17 @@ pub(super) fn partitions<D: Driver>(
         .collect())
 }
 
-/// A driver for each partition; `None` once it is taken.
-fn drivers<D: Driver>(partitions: &[PartitionSettings]) -> Result<Vec<Option<D>>, ConfigError> {
+/// A driver for each partition.
+fn drivers<D: Driver>(
+    partitions: &[PartitionSettings],
+    options: &D::Options,
+) -> Result<Vec<D>, ConfigError> {
     let mut drivers = Vec::with_capacity(partitions.len());
     let mut problems: Vec<Problem> = Vec::new();
     let mut told = Vec::new();
     for partition in partitions {
-        match D::new(partition) {
-            Ok(driver) => drivers.push(Some(driver)),
+        match D::new(partition, options, &drivers) {
+            Ok(driver) => drivers.push(driver),
             Err(_) if told.contains(&&partition.url) => {}
             Err(problem) => {
                 told.push(&partition.url);
@@ -63,11 +68,8 @@ fn drivers<D: Driver>(partitions: &[PartitionSettings]) -> Result<Vec<Option<D>>
 }
 
 /// A budget is of one server.
-fn one_server_each<D: Driver>(
-    settings: &Settings,
-    drivers: &[Option<D>],
-) -> Result<(), ConfigError> {
-    let hosts = |at: usize| drivers[at].as_ref().map(|driver| &driver.endpoint().hosts);
+fn one_server_each<D: Driver>(settings: &Settings, drivers: &[D]) -> Result<(), ConfigError> {
+    let hosts = |at: usize| &drivers[at].endpoint().hosts;
     let mut problems = Vec::new();
     for budget in &settings.budgets {
         let first = budget.partitions[0];

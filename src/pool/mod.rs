@@ -18,6 +18,8 @@ mod upkeep;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use tokio::time::timeout_at;
+
 use crate::config::{ANALYTICAL, ConfigError, Settings, TRANSACTIONAL};
 use crate::driver::Driver;
 use crate::fleet::FleetReport;
@@ -54,9 +56,10 @@ impl<D: Driver> PartitionedPool<D> {
     /// Makes the partitions. Connects to nothing yet.
     pub(crate) fn assemble(
         settings: &Settings,
+        options: &D::Options,
         observer: Option<&dyn Observer>,
     ) -> Result<Self, ConfigError> {
-        let partitions = assemble::partitions(settings, observer)?;
+        let partitions = assemble::partitions(settings, options, observer)?;
         let position = |name: &str| {
             let found = partitions.iter().position(|p| p.name() == name);
             found.expect("bug: the settings have both partitions")
@@ -191,6 +194,10 @@ impl<D: Driver> PartitionedPool<D> {
                 report.taken_away.extend(partition.core.take_all_away());
             }
             report.still_held = self.drain(deadline).await;
+        }
+        for partition in self.partitions() {
+            let retire = partition.core.driver.retire();
+            let _ = timeout_at(deadline.instant(), retire).await;
         }
         self.sample();
         report

@@ -206,6 +206,11 @@ impl<D: Driver> Partition<D> {
         self.core.driver.endpoint()
     }
 
+    /// The connections that its driver keeps beside it; those that it shares are counted once.
+    pub(crate) fn control_connections(&self) -> u32 {
+        self.core.driver.control_connections()
+    }
+
     /// What it looks like now.
     #[must_use]
     pub fn status(&self) -> PartitionStatus {

@@ -206,7 +206,7 @@ async fn the_limits_of_a_partition_hold_whatever_the_role_has() {
                 .await;
         }
         let pool = tenant
-            .pool(
+            .pool::<TokioPostgres>(
                 small(1)
                     .statement_timeout(1500 * MS)
                     .lock_timeout(Limit::Off),
@@ -260,9 +260,10 @@ impl Manager for Undressed {
 
 impl Driver for Undressed {
     type Client = <TokioPostgres as Driver>::Client;
+    type Options = ();
 
-    fn new(settings: &PartitionSettings) -> Result<Self, String> {
-        TokioPostgres::new(settings).map(Self)
+    fn new(settings: &PartitionSettings, (): &(), _: &[Self]) -> Result<Self, String> {
+        TokioPostgres::new(settings, &(), &[]).map(Self)
     }
 
     fn endpoint(&self) -> &Endpoint {
@@ -460,7 +461,7 @@ async fn min_idle_is_filled_and_what_is_idle_for_long_or_old_is_closed() {
             eventually("the idle ones are as many as wanted", filled).await;
         };
         let pool = tenant
-            .pool(small(5).min_idle(3).idle_timeout(10 * MS))
+            .pool::<TokioPostgres>(small(5).min_idle(3).idle_timeout(10 * MS))
             .await;
         ready(&pool, 3).await;
         let mut held = Vec::new();
@@ -476,7 +477,9 @@ async fn min_idle_is_filled_and_what_is_idle_for_long_or_old_is_closed() {
         drop(pool);
         tenant.until_gone().await;
 
-        let pool = tenant.pool(small(1).max_lifetime(100 * MS)).await;
+        let pool = tenant
+            .pool::<TokioPostgres>(small(1).max_lifetime(100 * MS))
+            .await;
         let pid = async || -> i32 {
             let held = pool.transactional().acquire_by(LONG).await.unwrap();
             held.query_one("SELECT pg_backend_pid()", &[])

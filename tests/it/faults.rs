@@ -170,7 +170,7 @@ async fn after_a_restart_work_flows_within_two_seconds_and_the_attempts_were_bou
 async fn what_is_known_dead_is_never_handed_out_and_min_idle_comes_back_by_itself() {
     on_each_version(async |tenant| {
         let pool = tenant
-            .pool(small(6).min_idle(4).acquire_timeout(LONG))
+            .pool::<TokioPostgres>(small(6).min_idle(4).acquire_timeout(LONG))
             .await;
         for round in 0..8 {
             // Those that were ended count as idle until the pool looks at them.
@@ -199,7 +199,9 @@ async fn what_is_known_dead_is_never_handed_out_and_min_idle_comes_back_by_itsel
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_killed_again_and_again_cost_typed_failures_and_no_slot() {
     on_each_version(async |tenant| {
-        let pool = tenant.pool(small(4).acquire_timeout(LONG)).await;
+        let pool = tenant
+            .pool::<TokioPostgres>(small(4).acquire_timeout(LONG))
+            .await;
         let mut calls = JoinSet::new();
         for _ in 0..4 {
             let pool = pool.clone();
@@ -296,7 +298,7 @@ async fn a_network_that_swallows_packets_makes_nobody_late_and_keeps_no_slot_onc
             .max_waiters(SIZE)
             .validate_after_idle(200 * MS)
             .acquire_timeout(LONG);
-        let pool = tenant.pool_by(&proxy, partition).await;
+        let pool = tenant.pool_by::<TokioPostgres>(&proxy, partition).await;
         let (mut working, mut queued) = (Lateness::default(), Lateness::default());
         let (mut validating, mut connecting) = (Lateness::default(), Lateness::default());
         for _ in 0..ROUNDS {
@@ -355,7 +357,9 @@ async fn heal(pool: &Pool, proxy: &crate::support::proxy::Proxy) {
 async fn connections_that_a_stall_has_made_ghosts_are_gone_soon_after_it() {
     on_each_version(async |tenant| {
         let proxy = tenant.proxy().await;
-        let pool = tenant.pool_by(&proxy, small(3).acquire_timeout(LONG)).await;
+        let pool = tenant
+            .pool_by::<TokioPostgres>(&proxy, small(3).acquire_timeout(LONG))
+            .await;
         for fault in [Fault::None, Fault::Reset] {
             let held = acquire_all(&pool, 3).await;
             proxy.set(Fault::Pause);
@@ -381,7 +385,9 @@ async fn connections_that_a_stall_has_made_ghosts_are_gone_soon_after_it() {
 async fn deadlines_hold_on_a_slow_network_and_what_it_brings_is_clean() {
     on_each_version(async |tenant| {
         let proxy = tenant.proxy().await;
-        let pool = tenant.pool_by(&proxy, small(4).acquire_timeout(LONG)).await;
+        let pool = tenant
+            .pool_by::<TokioPostgres>(&proxy, small(4).acquire_timeout(LONG))
+            .await;
         drop(acquire_all(&pool, 4).await);
         proxy.set(Fault::Delay(100 * MS));
         let mut late = Lateness::default();
@@ -468,7 +474,9 @@ async fn a_server_that_is_full_for_a_while_costs_a_caller_with_time_only_time() 
         ("superuser_reserved_connections", "3"),
     ];
     on_own_servers(&few, async |_, tenant| {
-        let pool = tenant.pool(small(4).acquire_timeout(LONG)).await;
+        let pool = tenant
+            .pool::<TokioPostgres>(small(4).acquire_timeout(LONG))
+            .await;
         let held = pool.transactional().acquire().await.unwrap();
         let mut others = fill_server(tenant).await;
         let began = Instant::now();
@@ -500,7 +508,9 @@ async fn a_server_that_is_full_for_a_while_costs_a_caller_with_time_only_time() 
 async fn a_role_at_its_limit_is_told_by_its_sqlstate_and_served_once_the_limit_is_raised() {
     on_each_version(async |tenant| {
         let name = &tenant.name;
-        let pool = tenant.pool(small(2).acquire_timeout(LONG)).await;
+        let pool = tenant
+            .pool::<TokioPostgres>(small(2).acquire_timeout(LONG))
+            .await;
         let held = pool.transactional().acquire().await.unwrap();
         tenant
             .sql(&format!("ALTER ROLE {name} CONNECTION LIMIT 1"))
@@ -656,7 +666,9 @@ const REFUSED_LOGINS: [(&str, &str, &str); 2] = [
 async fn a_refused_login_fails_at_once_and_what_is_open_lives_on() {
     on_each_version(async |tenant| {
         let name = &tenant.name;
-        let pool = tenant.pool(small(3).acquire_timeout(LONG)).await;
+        let pool = tenant
+            .pool::<TokioPostgres>(small(3).acquire_timeout(LONG))
+            .await;
         for (refuse, allow, sqlstate) in REFUSED_LOGINS {
             let held = acquire_all(&pool, 1).await.remove(0);
             // So that nothing else is idle.
@@ -710,7 +722,7 @@ async fn running(tenant: &Tenant) -> i64 {
 async fn who_leaves_a_query_of_a_minute_costs_the_next_caller_milliseconds() {
     on_each_version(async |tenant| {
         let _turn = TURN.lock().await;
-        let pool = tenant.pool(patient(1)).await;
+        let pool = tenant.pool::<TokioPostgres>(patient(1)).await;
         let (mut times, mut plain) = (Vec::new(), Vec::new());
         for _ in 0..100 {
             let held = pool.transactional().acquire().await.unwrap();
@@ -740,7 +752,7 @@ async fn who_leaves_a_query_of_a_minute_costs_the_next_caller_milliseconds() {
 async fn fifty_who_leave_at_once_have_their_slots_back_together() {
     on_own_servers(&[], async |_, tenant| {
         let _turn = TURN.lock().await;
-        let pool = tenant.pool(patient(50)).await;
+        let pool = tenant.pool::<TokioPostgres>(patient(50)).await;
         let mut times = Vec::new();
         for _ in 0..5 {
             let mut queries = JoinSet::new();

@@ -11,157 +11,157 @@ use tracing::field::{Field, Visit};
 use tracing::span;
 
 use crate::memory::{self, Memory};
+use crate::support::driver::{Speaks as _, Tested, Wrong, on_each_driver};
 use crate::support::patience::{LONG, eventually};
 use crate::support::proxy::Fault;
-use crate::support::server::on_each_version;
-use crate::support::tenant::{small, until_at_rest};
+use crate::support::tenant::{Tenant, small, until_at_rest};
+
+on_each_driver![
+    holders_are_listed_oldest_first_with_place_age_and_backend,
+    what_the_holders_run_is_asked_over_a_connection_of_another_partition,
+    where_no_connection_is_free_the_holders_are_listed_and_it_is_said,
+    a_server_that_does_not_answer_costs_the_question_no_more_than_its_time,
+    a_hold_that_passes_max_hold_is_ended_and_its_slot_serves_others,
+    many_holds_that_pass_max_hold_are_ended_one_after_the_other,
+    a_guard_that_comes_back_while_it_is_taken_away_leaks_nothing,
+    run_says_that_its_connection_was_taken_away,
+];
 
 const SECOND: Duration = Duration::from_secs(1);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn holders_are_listed_oldest_first_with_place_age_and_backend() {
-    on_each_version(async |tenant| {
-        let pool = tenant.pool(small(2)).await;
-        let checkout = pool.transactional();
-        assert!(checkout.holders().is_empty());
-        let (first, line) = (checkout.acquire().await.unwrap(), line!());
-        let second = checkout.acquire().await.unwrap();
-        let holders = checkout.holders();
-        assert_eq!(holders.len(), 2);
-        assert!(holders[0].holder.age >= holders[1].holder.age);
-        assert!(holders[0].holder.at.file().ends_with("holding.rs"));
-        assert_eq!(holders[0].holder.at.line(), line);
-        for (connection, held) in [&first, &second].into_iter().zip(&holders) {
-            let row = connection.query_one("SELECT pg_backend_pid()", &[]).await;
-            assert_eq!(held.backend_pid, Some(row.unwrap().get(0)));
-        }
+async fn holders_are_listed_oldest_first_with_place_age_and_backend<D: Tested>(tenant: &Tenant) {
+    let pool = tenant.pool::<D>(small(2)).await;
+    let checkout = pool.transactional();
+    assert!(checkout.holders().is_empty());
+    let (mut first, line) = (checkout.acquire().await.unwrap(), line!());
+    let mut second = checkout.acquire().await.unwrap();
+    let holders = checkout.holders();
+    assert_eq!(holders.len(), 2);
+    assert!(holders[0].holder.age >= holders[1].holder.age);
+    assert!(holders[0].holder.at.file().ends_with("holding.rs"));
+    assert_eq!(holders[0].holder.at.line(), line);
+    for (connection, held) in [&mut first, &mut second].into_iter().zip(&holders) {
+        let pid = connection.ask("SELECT pg_backend_pid()").await;
+        assert_eq!(held.backend_pid, pid.parse().ok());
+    }
 
-        // A rejection names the oldest first.
-        let error = checkout.try_acquire().await.unwrap_err().to_string();
-        let told = format!("holding.rs:{line} and ");
-        assert!(error.contains(&told), "{error}");
-        drop(first);
-        eventually("it is listed no more", async || {
-            checkout.holders().len() == 1
-        })
-        .await;
-        drop(second);
+    // A rejection names the oldest first.
+    let error = checkout.try_acquire().await.unwrap_err().to_string();
+    let told = format!("holding.rs:{line} and ");
+    assert!(error.contains(&told), "{error}");
+    drop(first);
+    eventually("it is listed no more", async || {
+        checkout.holders().len() == 1
     })
     .await;
+    drop(second);
 }
 
 const SLEEP: &str = "SELECT pg_sleep(60), 'of the report'";
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_the_holders_run_is_asked_over_a_connection_of_another_partition() {
-    on_each_version(async |tenant| {
-        let pool = tenant.pool(small(2).statement_timeout(LONG)).await;
-        let checkout = pool.transactional();
-        let (running, mut idle) = (
-            checkout.acquire().await.unwrap(),
-            checkout.acquire().await.unwrap(),
-        );
-        let transaction = idle.transaction().await.unwrap();
-        let asks = transaction.query_one("SELECT $1::text", &[&"a secret"]);
-        asks.await.unwrap();
-        let asking = async {
-            tenant.until_running("SELECT pg_sleep(60)").await;
-            let holders = pool.holders_with_statements(LONG).await;
-            assert_eq!(
-                tenant.backends().await,
-                3,
-                "one of the analytical partition"
-            );
-            holders
-        };
-        let holders = tokio::select! {
-            ended = running.simple_query(SLEEP) => panic!("{ended:?}"),
-            holders = asking => holders,
-        };
-        let [full, other] = holders.as_slice() else {
-            panic!("{holders:?}");
-        };
-        assert_eq!(full.partition, "transactional");
-        assert!(full.not_asked.is_none() && other.not_asked.is_none());
-        assert!(other.held.is_empty(), "the one that asks is none of them");
-        let told = |at: usize| full.held[at].statement.as_ref().unwrap();
+async fn what_the_holders_run_is_asked_over_a_connection_of_another_partition<D: Tested>(
+    tenant: &Tenant,
+) {
+    let pool = tenant.pool::<D>(small(2).statement_timeout(LONG)).await;
+    let checkout = pool.transactional();
+    let (mut running, mut idle) = (
+        checkout.acquire().await.unwrap(),
+        checkout.acquire().await.unwrap(),
+    );
+    idle.say("BEGIN").await.unwrap();
+    let asks = D::say_prepared(&mut idle, "SELECT $1::float8", 4711.0);
+    asks.await.unwrap();
+    let asking = async {
+        tenant.until_running("SELECT pg_sleep(60)").await;
+        let holders = pool.holders_with_statements(LONG).await;
         assert_eq!(
-            (told(0).query.as_str(), told(0).state.as_str()),
-            (SLEEP, "active")
+            tenant.backends().await - D::BESIDE,
+            3,
+            "one of the analytical partition"
         );
-        assert_eq!(told(0).waits_for.as_deref(), Some("Timeout: PgSleep"));
-        assert!(told(0).lasts <= full.held[0].holder.age + SECOND);
-        assert_eq!(told(1).query, "SELECT $1::text");
-        assert_eq!(told(1).state, "idle in transaction");
-        let text = full.to_string();
-        assert!(text.starts_with("transactional: 2 in use\n  "), "{text}");
+        holders
+    };
+    let holders = tokio::select! {
+        ended = running.say(SLEEP) => panic!("{ended:?}"),
+        holders = asking => holders,
+    };
+    let [full, other] = holders.as_slice() else {
+        panic!("{holders:?}");
+    };
+    assert_eq!(full.partition, "transactional");
+    assert!(full.not_asked.is_none() && other.not_asked.is_none());
+    assert!(other.held.is_empty(), "the one that asks is none of them");
+    let told = |at: usize| full.held[at].statement.as_ref().unwrap();
+    assert_eq!(
+        (told(0).query.as_str(), told(0).state.as_str()),
+        (SLEEP, "active")
+    );
+    assert_eq!(told(0).waits_for.as_deref(), Some("Timeout: PgSleep"));
+    assert!(told(0).lasts <= full.held[0].holder.age + SECOND);
+    assert_eq!(told(1).query, "SELECT $1::float8");
+    assert_eq!(told(1).state, "idle in transaction");
+    let text = full.to_string();
+    assert!(text.starts_with("transactional: 2 in use\n  "), "{text}");
+    assert!(
+        text.contains("'of the report'") && !text.contains("4711"),
+        "{text}"
+    );
+    eventually("nothing is held for it", async || {
+        pool.analytical().status().in_use == 0
+    })
+    .await;
+}
+
+async fn where_no_connection_is_free_the_holders_are_listed_and_it_is_said<D: Tested>(
+    tenant: &Tenant,
+) {
+    let pool = tenant.pool::<D>(small(1)).await;
+    let mut held = pool.transactional().acquire().await.unwrap();
+    let mut report = pool.analytical().acquire().await.unwrap();
+    let holders = pool.holders_with_statements(LONG).await;
+    for (partition, connection) in holders.iter().zip([&mut held, &mut report]) {
+        let reason = partition.not_asked.as_ref().unwrap();
+        let NotAsked::NoConnection(error) = reason else {
+            panic!("{reason}");
+        };
+        assert!(error.is_rejection(), "{error}");
+        let pid = connection.ask("SELECT pg_backend_pid()").await;
+        assert_eq!(partition.held[0].backend_pid, pid.parse().ok());
+        assert_eq!(partition.held[0].statement, None);
         assert!(
-            text.contains("'of the report'") && !text.contains("a secret"),
-            "{text}"
+            partition
+                .to_string()
+                .contains("; statements unknown, no connection")
         );
-        eventually("nothing is held for it", async || {
-            pool.analytical().status().in_use == 0
-        })
-        .await;
-    })
-    .await;
+    }
+    assert_eq!(tenant.backends().await, 2 + D::BESIDE);
+
+    // One that has given itself another name is not taken for ours.
+    drop(report);
+    until_at_rest(pool.analytical()).await;
+    held.say("SET application_name = 'another'").await.unwrap();
+    let holders = pool.holders_with_statements(LONG).await;
+    assert!(holders[0].not_asked.is_none(), "{holders:?}");
+    assert_eq!(holders[0].held[0].statement, None);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn where_no_connection_is_free_the_holders_are_listed_and_it_is_said() {
-    on_each_version(async |tenant| {
-        let pool = tenant.pool(small(1)).await;
-        let held = pool.transactional().acquire().await.unwrap();
-        let report = pool.analytical().acquire().await.unwrap();
-        let holders = pool.holders_with_statements(LONG).await;
-        for (partition, connection) in holders.iter().zip([&held, &report]) {
-            let reason = partition.not_asked.as_ref().unwrap();
-            let NotAsked::NoConnection(error) = reason else {
-                panic!("{reason}");
-            };
-            assert!(error.is_rejection(), "{error}");
-            let row = connection.query_one("SELECT pg_backend_pid()", &[]).await;
-            assert_eq!(partition.held[0].backend_pid, Some(row.unwrap().get(0)));
-            assert_eq!(partition.held[0].statement, None);
-            assert!(
-                partition
-                    .to_string()
-                    .contains("; statements unknown, no connection")
-            );
-        }
-        assert_eq!(tenant.backends().await, 2);
-
-        // One that has given itself another name is not taken for ours.
-        drop(report);
-        held.batch_execute("SET application_name = 'another'")
-            .await
-            .unwrap();
-        let holders = pool.holders_with_statements(LONG).await;
-        assert!(holders[0].not_asked.is_none(), "{holders:?}");
-        assert_eq!(holders[0].held[0].statement, None);
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_does_not_answer_costs_the_question_no_more_than_its_time() {
-    on_each_version(async |tenant| {
-        let proxy = tenant.proxy().await;
-        let pool = tenant.pool_by(&proxy, small(1)).await;
-        let held = pool.transactional().acquire().await.unwrap();
-        proxy.set(Fault::Pause);
-        let began = std::time::Instant::now();
-        let holders = pool.holders_with_statements(SECOND / 5).await;
-        assert!(began.elapsed() < 2 * SECOND, "{:?}", began.elapsed());
-        let reason = holders[0].not_asked.as_ref().unwrap();
-        assert!(matches!(reason, NotAsked::Late { .. }), "{reason}");
-        assert_eq!(holders[0].held.len(), 1);
-        proxy.set(Fault::None);
-        held.simple_query("SELECT 1").await.unwrap();
-        drop(held);
-        until_at_rest(pool.analytical()).await;
-    })
-    .await;
+async fn a_server_that_does_not_answer_costs_the_question_no_more_than_its_time<D: Tested>(
+    tenant: &Tenant,
+) {
+    let proxy = tenant.proxy().await;
+    let pool = tenant.pool_by::<D>(&proxy, small(1)).await;
+    let mut held = pool.transactional().acquire().await.unwrap();
+    proxy.set(Fault::Pause);
+    let began = std::time::Instant::now();
+    let holders = pool.holders_with_statements(SECOND / 5).await;
+    assert!(began.elapsed() < 2 * SECOND, "{:?}", began.elapsed());
+    let reason = holders[0].not_asked.as_ref().unwrap();
+    assert!(matches!(reason, NotAsked::Late { .. }), "{reason}");
+    assert_eq!(holders[0].held.len(), 1);
+    proxy.set(Fault::None);
+    held.say("SELECT 1").await.unwrap();
+    drop(held);
+    until_at_rest(pool.analytical()).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,109 +208,95 @@ async fn a_rejection_names_the_oldest_holds_by_place_however_many_there_are() {
     assert!(error.contains(&told), "{error}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_hold_that_passes_max_hold_is_ended_and_its_slot_serves_others() {
-    on_each_version(async |tenant| {
-        let patient = small(1).max_hold(SECOND).acquire_timeout(LONG);
-        let pool = tenant.pool(patient).await;
-        let checkout = pool.transactional();
-        let forgotten = checkout.acquire().await.unwrap();
-        let query = forgotten.simple_query("SELECT pg_sleep(60)");
-        let error = timeout(LONG, query)
-            .await
-            .expect("it is ended")
-            .unwrap_err();
-        assert!(error.is_closed(), "{error}");
-        assert!(forgotten.taken_after().is_some_and(|age| age > SECOND));
+async fn a_hold_that_passes_max_hold_is_ended_and_its_slot_serves_others<D: Tested>(
+    tenant: &Tenant,
+) {
+    let patient = small(1).max_hold(SECOND).acquire_timeout(LONG);
+    let pool = tenant.pool::<D>(patient).await;
+    let checkout = pool.transactional();
+    let mut forgotten = checkout.acquire().await.unwrap();
+    let query = forgotten.say("SELECT pg_sleep(60)");
+    let error = timeout(LONG, query)
+        .await
+        .expect("it is ended")
+        .unwrap_err();
+    assert!(error.is_closed(), "{error}");
+    assert!(forgotten.taken_after().is_some_and(|age| age > SECOND));
 
-        // The owner still has its guard, and the slot serves others.
-        let other = checkout.acquire_by(LONG).await.unwrap();
-        other.simple_query("SELECT 1").await.unwrap();
-        assert_eq!(tenant.transactional_backends().await, 1);
-        assert_eq!(checkout.status().in_use, 1);
+    // The owner still has its guard, and the slot serves others.
+    let mut other = checkout.acquire_by(LONG).await.unwrap();
+    other.say("SELECT 1").await.unwrap();
+    assert_eq!(tenant.transactional_backends().await, 1);
+    assert_eq!(checkout.status().in_use, 1);
 
-        // Giving back what was taken away changes nothing.
-        drop(forgotten);
-        assert_eq!(checkout.status().in_use, 1);
-        assert_eq!(checkout.status().connections(), 1);
-        drop(other);
-        eventually("all is at rest", async || {
-            let status = checkout.status();
-            (status.in_use, status.connections(), status.idle) == (0, 1, 1)
-        })
-        .await;
+    // Giving back what was taken away changes nothing.
+    drop(forgotten);
+    assert_eq!(checkout.status().in_use, 1);
+    assert_eq!(checkout.status().connections(), 1);
+    drop(other);
+    eventually("all is at rest", async || {
+        let status = checkout.status();
+        (status.in_use, status.connections(), status.idle) == (0, 1, 1)
     })
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn many_holds_that_pass_max_hold_are_ended_one_after_the_other() {
-    on_each_version(async |tenant| {
-        let patient = small(8).max_hold(SECOND).acquire_timeout(LONG);
-        let pool = tenant.pool(patient).await;
-        let checkout = pool.transactional();
-        let mut forgotten = Vec::new();
-        for _ in 0..8 {
-            forgotten.push(checkout.acquire().await.unwrap());
-        }
-        eventually("all are taken away", async || checkout.status().in_use == 0).await;
-        let after: Vec<_> = forgotten
-            .iter()
-            .map(|held| held.taken_after().unwrap())
-            .collect();
-        assert!(after.iter().all(|held| *held > SECOND), "{after:?}");
-        // Whoever came first has held longest, and goes first; the last is not far behind.
-        let spread = *after.iter().max().unwrap() - *after.iter().min().unwrap();
-        println!("eight holds were ended within {spread:?}");
-        assert!((SECOND / 5..5 * SECOND).contains(&spread), "{after:?}");
-        assert_eq!(tenant.transactional_backends().await, 0);
-    })
-    .await;
+async fn many_holds_that_pass_max_hold_are_ended_one_after_the_other<D: Tested>(tenant: &Tenant) {
+    let patient = small(8).max_hold(SECOND).acquire_timeout(LONG);
+    let pool = tenant.pool::<D>(patient).await;
+    let checkout = pool.transactional();
+    let mut forgotten = Vec::new();
+    for _ in 0..8 {
+        forgotten.push(checkout.acquire().await.unwrap());
+    }
+    eventually("all are taken away", async || checkout.status().in_use == 0).await;
+    let after: Vec<_> = forgotten
+        .iter()
+        .map(|held| held.taken_after().unwrap())
+        .collect();
+    assert!(after.iter().all(|held| *held > SECOND), "{after:?}");
+    // Whoever came first has held longest, and goes first; the last is not far behind.
+    let spread = *after.iter().max().unwrap() - *after.iter().min().unwrap();
+    println!("eight holds were ended within {spread:?}");
+    assert!((SECOND / 5..5 * SECOND).contains(&spread), "{after:?}");
+    assert_eq!(tenant.transactional_backends().await, 0);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_guard_that_comes_back_while_it_is_taken_away_leaks_nothing() {
-    on_each_version(async |tenant| {
-        let patient = small(3).max_hold(SECOND).acquire_timeout(LONG);
-        let pool = tenant.pool(patient).await;
-        let checkout = pool.transactional();
-        let held = async || {
-            let connection = checkout.acquire_by(LONG).await.unwrap();
-            let work = connection.simple_query("SELECT pg_sleep(60)");
-            assert!(work.await.unwrap_err().is_closed());
-            // Dropped at once: the pool is still about to see the end of the backend.
-        };
-        tokio::join!(held(), held(), held());
-        eventually("all is at rest", async || {
-            let status = checkout.status();
-            (status.in_use, status.connections()) == (0, 0)
-        })
-        .await;
-        assert_eq!(tenant.transactional_backends().await, 0);
-        for _ in 0..3 {
-            let connection = checkout.acquire_by(LONG).await.unwrap();
-            connection.simple_query("SELECT 1").await.unwrap();
-        }
+async fn a_guard_that_comes_back_while_it_is_taken_away_leaks_nothing<D: Tested>(tenant: &Tenant) {
+    let patient = small(3).max_hold(SECOND).acquire_timeout(LONG);
+    let pool = tenant.pool::<D>(patient).await;
+    let checkout = pool.transactional();
+    let held = async || {
+        let mut connection = checkout.acquire_by(LONG).await.unwrap();
+        let work = connection.say("SELECT pg_sleep(60)");
+        assert!(work.await.unwrap_err().is_closed());
+        // Dropped at once: the pool is still about to see the end of the backend.
+    };
+    tokio::join!(held(), held(), held());
+    eventually("all is at rest", async || {
+        let status = checkout.status();
+        (status.in_use, status.connections()) == (0, 0)
     })
     .await;
+    assert_eq!(tenant.transactional_backends().await, 0);
+    for _ in 0..3 {
+        let mut connection = checkout.acquire_by(LONG).await.unwrap();
+        connection.say("SELECT 1").await.unwrap();
+    }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn run_says_that_its_connection_was_taken_away() {
-    on_each_version(async |tenant| {
-        let pool = tenant.pool(small(1).max_hold(SECOND)).await;
-        let ran = pool.transactional().run(LONG, async |connection| {
-            connection.simple_query("SELECT pg_sleep(60)").await
-        });
-        let error = ran.await.unwrap_err();
-        let RunError::TakenAway { held, .. } = &error else {
-            panic!("{error}");
-        };
-        assert!(*held > SECOND && !error.never_began());
-        assert!(error.work().is_some_and(tokio_postgres::Error::is_closed));
-        assert!(error.to_string().contains("may have taken effect"));
-    })
-    .await;
+async fn run_says_that_its_connection_was_taken_away<D: Tested>(tenant: &Tenant) {
+    let pool = tenant.pool::<D>(small(1).max_hold(SECOND)).await;
+    let ran = pool.transactional().run(LONG, async |connection| {
+        connection.say("SELECT pg_sleep(60)").await
+    });
+    let error = ran.await.unwrap_err();
+    let RunError::TakenAway { held, .. } = &error else {
+        panic!("{error}");
+    };
+    assert!(*held > SECOND && !error.never_began());
+    assert!(error.work().is_some_and(Wrong::is_closed));
+    assert!(error.to_string().contains("may have taken effect"));
 }
 
 /// Keeps what is told to the log.

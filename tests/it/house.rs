@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Longest prefix wins. What is not named here has no floor, and fails the test.
-const FLOORS: [(&str, u8); 18] = [
+const FLOORS: [(&str, u8); 20] = [
     ("config", 0),
     ("error", 0),
     ("observe", 0),
@@ -20,7 +20,9 @@ const FLOORS: [(&str, u8); 18] = [
     ("driver", 3),
     ("pool", 3),
     ("boot", 4),
+    ("driver/sqlx", 4),
     ("driver/tokio_postgres", 4),
+    ("driver_sqlx", 4),
     ("driver_tokio_postgres", 4),
     ("fleet/check", 4),
     ("metrics", 4),

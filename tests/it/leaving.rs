@@ -163,7 +163,7 @@ async fn pool(tenant: &Tenant) -> Pool {
         ))
         .await;
     tenant
-        .pool(
+        .pool::<TokioPostgres>(
             small(1)
                 .statement_timeout(LONG * 10)
                 .acquire_timeout(LONG * 3),
@@ -240,7 +240,7 @@ async fn whoever_leaves_in_the_middle_costs_milliseconds_and_hands_on_a_clean_co
 async fn cancels(tenant: &Tenant, leave: impl AsyncFn(Held)) -> u64 {
     let proxy = tenant.proxy().await;
     let partition = small(1).statement_timeout(LONG * 10).acquire_timeout(LONG);
-    let pool = tenant.pool_by(&proxy, partition).await;
+    let pool = tenant.pool_by::<TokioPostgres>(&proxy, partition).await;
     drop(pool.transactional().acquire().await.unwrap());
     let before = proxy.traffic();
     for _ in 0..20 {
@@ -305,7 +305,7 @@ async fn what_never_becomes_quiet_is_closed_and_its_slot_comes_back_in_seconds()
 async fn twenty_who_leave_at_once_have_their_slots_back_together() {
     on_each_version(async |tenant| {
         let pool = tenant
-            .pool(small(20).statement_timeout(LONG * 10).acquire_timeout(LONG))
+            .pool::<TokioPostgres>(small(20).statement_timeout(LONG * 10).acquire_timeout(LONG))
             .await;
         let mut held = Vec::new();
         for _ in 0..20 {
@@ -350,7 +350,9 @@ async fn a_copy_that_fails_at_its_start_never_shifts_the_answers_of_others() {
                  ALTER TABLE {name}.closed OWNER TO {name}"
             ))
             .await;
-        let pool = tenant.pool(small(1).acquire_timeout(LONG)).await;
+        let pool = tenant
+            .pool::<TokioPostgres>(small(1).acquire_timeout(LONG))
+            .await;
         let checkout = pool.transactional();
         let held = checkout.acquire().await.unwrap();
         let copy = format!("COPY {name}.closed FROM STDIN");

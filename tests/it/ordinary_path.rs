@@ -1,5 +1,7 @@
 //! What the pool costs on the wire when nothing is wrong.
 
+use partitioned_pool::TokioPostgres;
+
 use crate::support::proxy::{Proxy, Traffic};
 use crate::support::server::on_each_version;
 use crate::support::tenant::{Pool, small};
@@ -32,7 +34,7 @@ async fn cost(proxy: &Proxy, call: impl AsyncFn()) -> Traffic {
 async fn the_ordinary_path_sends_not_one_message_more_than_plain_deadpool_does() {
     on_each_version(async |tenant| {
         let proxy = tenant.proxy().await;
-        let pool = tenant.pool_by(&proxy, small(1)).await;
+        let pool = tenant.pool_by::<TokioPostgres>(&proxy, small(1)).await;
         let ours = cost(&proxy, async || ours(&pool).await).await;
 
         let proxy = tenant.proxy().await;

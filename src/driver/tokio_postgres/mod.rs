@@ -121,8 +121,9 @@ impl Manager for TokioPostgres {
 
 impl Driver for TokioPostgres {
     type Client = ClientWrapper;
+    type Options = ();
 
-    fn new(settings: &PartitionSettings) -> Result<Self, String> {
+    fn new(settings: &PartitionSettings, (): &(), _: &[Self]) -> Result<Self, String> {
         let config = url::parse(settings)?;
         let check = ManagerConfig {
             recycling_method: RecyclingMethod::Verified,

@@ -6,6 +6,7 @@ use ::tokio_postgres::SimpleQueryMessage;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::driver::Readiness;
+use crate::session::UNDRESS;
 
 use super::session::Session;
 use super::watch::{Verdict, Watch};
@@ -35,11 +36,6 @@ pub(super) async fn settle(session: &Session) -> Readiness {
         Ok(None) | Err(_) => Readiness::Lost,
     }
 }
-
-/// What deadpool-postgres's `RecyclingMethod::Clean` sends: `DISCARD ALL` without what would make prepared
-/// statements and their plans useless.
-const UNDRESS: &str = "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; UNLISTEN *; \
-     SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES;";
 
 /// Frees a quiet session of its state and dresses it again, in one round trip.
 pub(super) async fn reset(session: &Session, dress: &str) -> Readiness {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use partitioned_pool::config::{FleetCheck, FleetConfig, PartitionConfig, PoolConfig};
-use partitioned_pool::{Partition, PartitionedPool, TokioPostgres};
+use partitioned_pool::{Driver, Partition, PartitionedPool, TokioPostgres};
 use tokio_postgres::config::Host;
 use tokio_postgres::{Client, Config, Error as PgError, NoTls};
 
@@ -136,14 +136,22 @@ impl Tenant {
     }
 
     /// [`config`](Self::config), connected.
-    pub(crate) async fn pool(&self, transactional: PartitionConfig) -> Pool {
-        Pool::connect(self.config(transactional)).await.unwrap()
+    pub(crate) async fn pool<D: Driver>(
+        &self,
+        transactional: PartitionConfig,
+    ) -> PartitionedPool<D> {
+        let config = self.config(transactional);
+        PartitionedPool::connect(config).await.unwrap()
     }
 
     /// The same through a proxy.
-    pub(crate) async fn pool_by(&self, proxy: &Proxy, transactional: PartitionConfig) -> Pool {
+    pub(crate) async fn pool_by<D: Driver>(
+        &self,
+        proxy: &Proxy,
+        transactional: PartitionConfig,
+    ) -> PartitionedPool<D> {
         let config = self.config(transactional).url(self.url_by(proxy));
-        Pool::connect(config).await.unwrap()
+        PartitionedPool::connect(config).await.unwrap()
     }
 
     pub(crate) async fn sql(&self, sql: &str) {
@@ -204,7 +212,7 @@ impl Tenant {
 }
 
 /// Waits until nobody holds, waits, opens, returns or closes anything.
-pub(crate) async fn until_at_rest(partition: &Partition<TokioPostgres>) {
+pub(crate) async fn until_at_rest<D: Driver>(partition: &Partition<D>) {
     let began = Instant::now();
     loop {
         let status = partition.status();

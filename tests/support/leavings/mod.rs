@@ -12,15 +12,16 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use deadpool_postgres::ClientWrapper;
 use futures_util::{SinkExt, Stream};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 use tokio_postgres::{Error, SimpleQueryMessage};
 
 /// Whatever was still running would have been a sleep of many seconds.
 const BUSY: Duration = Duration::from_secs(5);
 /// What one message of COPY carries.
-pub(crate) const ROW: &[u8] = b"lost\n";
+const ROW: &[u8] = b"lost\n";
 /// So many messages follow each other, and then a pause: who copies at full speed shows how fast the machine is.
-pub(crate) const BURST: u32 = 16;
-pub(crate) const PAUSE: Duration = Duration::from_millis(1);
+const BURST: u32 = 16;
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// A kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,37 +64,127 @@ impl Work {
             Self::CopyOut => "COPY out",
         }
     }
+}
 
-    /// Does it, to its end, which all but the unprepared one reach after about so many seconds.
-    pub(crate) async fn perform(
-        self,
-        client: &mut ClientWrapper,
+/// A connection over which callers work, and which they look at first.
+pub(crate) trait Worker {
+    type Error: fmt::Display;
+
+    /// Does the work, to its end, which all but the unprepared one reach after about so many seconds.
+    fn perform(
+        &mut self,
+        work: Work,
         seconds: f64,
-    ) -> Result<(), Error> {
-        match self {
-            Self::Prepared => {
-                let statement = client.prepare("SELECT pg_sleep($1)").await?;
-                client.query(&statement, &[&seconds]).await.map(drop)
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// Whether no transaction was open; takes two milliseconds, in which a late cancel would hit it.
+    fn looks_clean(&mut self) -> impl Future<Output = Result<bool, Self::Error>> + Send;
+
+    /// Whether the server has cancelled what was asked.
+    fn is_cancelled(error: &Self::Error) -> bool;
+}
+
+/// In a transaction that was open before, its time is older than the statement's.
+const LOOK: &str = "SELECT now() = statement_timestamp(), pg_sleep(0.002)";
+const CANCELLED: &str = "57014";
+
+impl Worker for ClientWrapper {
+    type Error = Error;
+
+    async fn perform(&mut self, work: Work, seconds: f64) -> Result<(), Error> {
+        match work {
+            Work::Prepared => {
+                let statement = self.prepare("SELECT pg_sleep($1)").await?;
+                self.query(&statement, &[&seconds]).await.map(drop)
             }
-            Self::Unprepared => {
-                let rows = client.query("SELECT generate_series(1, 500)", &[]);
+            Work::Unprepared => {
+                let rows = self.query("SELECT generate_series(1, 500)", &[]);
                 rows.await.map(drop)
             }
-            Self::Slow => client.batch_execute(&slow(seconds)).await,
-            Self::Transaction => {
-                let transaction = client.transaction().await?;
+            Work::Slow => self.batch_execute(&slow(seconds)).await,
+            Work::Transaction => {
+                let transaction = self.transaction().await?;
                 transaction.batch_execute(INSERT).await?;
                 transaction.query(&slow(seconds), &[]).await?;
                 transaction.commit().await
             }
-            Self::RawBegin => {
-                let work = format!("BEGIN; {INSERT}; SELECT pg_sleep({seconds}); COMMIT");
-                client.batch_execute(&work).await
-            }
-            Self::CopyIn => copy_in(client, seconds).await,
-            Self::CopyOut => copy_out(client, seconds).await,
+            Work::RawBegin => self.batch_execute(&raw_begin(seconds)).await,
+            Work::CopyIn => copy_in(self, seconds).await,
+            Work::CopyOut => copy_out(self, seconds).await,
         }
     }
+
+    async fn looks_clean(&mut self) -> Result<bool, Error> {
+        let messages = self.simple_query(LOOK).await?;
+        Ok(messages.iter().any(is_clean))
+    }
+
+    fn is_cancelled(error: &Error) -> bool {
+        error.code().is_some_and(|code| code.code() == CANCELLED)
+    }
+}
+
+impl Worker for PgConnection {
+    type Error = sqlx::Error;
+
+    async fn perform(&mut self, work: Work, seconds: f64) -> Result<(), sqlx::Error> {
+        match work {
+            Work::Prepared => {
+                let query = sqlx::query("SELECT pg_sleep($1)").bind(seconds);
+                query.execute(self).await.map(drop)
+            }
+            Work::Unprepared => {
+                let query = sqlx::query("SELECT generate_series(1, 500)").persistent(false);
+                query.fetch_all(self).await.map(drop)
+            }
+            Work::Slow => slow_sqlx(self, seconds).await,
+            Work::Transaction => {
+                let mut transaction = self.begin().await?;
+                sqlx::query(INSERT).execute(&mut *transaction).await?;
+                slow_sqlx(&mut transaction, seconds).await?;
+                transaction.commit().await
+            }
+            Work::RawBegin => {
+                let work = sqlx::raw_sql(AssertSqlSafe(raw_begin(seconds)));
+                work.execute(self).await.map(drop)
+            }
+            Work::CopyIn => copy_in_sqlx(self, seconds).await,
+            Work::CopyOut => {
+                let copy = copy_out_sql(seconds);
+                let mut rows = self.copy_out_raw(&copy).await?;
+                while next(rows.as_mut()).await.transpose()?.is_some() {}
+                Ok(())
+            }
+        }
+    }
+
+    async fn looks_clean(&mut self) -> Result<bool, sqlx::Error> {
+        let row = sqlx::raw_sql(LOOK).fetch_one(self).await?;
+        let clean = row.try_get_raw(0)?;
+        Ok(clean.as_str().is_ok_and(|clean| clean == "t"))
+    }
+
+    fn is_cancelled(error: &sqlx::Error) -> bool {
+        let code = error.as_database_error().and_then(|error| error.code());
+        code.is_some_and(|code| code == CANCELLED)
+    }
+}
+
+async fn slow_sqlx(client: &mut PgConnection, seconds: f64) -> Result<(), sqlx::Error> {
+    let query = sqlx::query("SELECT pg_sleep(0.001 + random() * $1)").bind(seconds);
+    query.execute(client).await.map(drop)
+}
+
+async fn copy_in_sqlx(client: &mut PgConnection, seconds: f64) -> Result<(), sqlx::Error> {
+    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    let mut copy = client.copy_in_raw("COPY told FROM STDIN").await?;
+    while Instant::now() < end {
+        for _ in 0..BURST {
+            copy.send(ROW).await?;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    copy.finish().await.map(drop)
 }
 
 impl fmt::Display for Work {
@@ -107,6 +198,10 @@ pub(crate) const INSERT: &str = "INSERT INTO told VALUES ('lost')";
 
 fn slow(seconds: f64) -> String {
     format!("SELECT pg_sleep(0.001 + random() * {seconds})")
+}
+
+fn raw_begin(seconds: f64) -> String {
+    format!("BEGIN; {INSERT}; SELECT pg_sleep({seconds}); COMMIT")
 }
 
 async fn copy_in(client: &ClientWrapper, seconds: f64) -> Result<(), Error> {
@@ -133,13 +228,13 @@ async fn copy_out(client: &ClientWrapper, seconds: f64) -> Result<(), Error> {
 }
 
 /// A row a millisecond.
-pub(crate) fn copy_out_sql(seconds: f64) -> String {
+fn copy_out_sql(seconds: f64) -> String {
     let rows = Duration::from_secs_f64(seconds).as_millis();
     format!("COPY (SELECT pg_sleep(0.001) FROM generate_series(1, {rows})) TO STDOUT")
 }
 
 /// The next item of a stream.
-pub(crate) async fn next<S: Stream + ?Sized>(mut stream: Pin<&mut S>) -> Option<S::Item> {
+async fn next<S: Stream + ?Sized>(mut stream: Pin<&mut S>) -> Option<S::Item> {
     std::future::poll_fn(|cx| stream.as_mut().poll_next(cx)).await
 }
 
@@ -160,17 +255,11 @@ pub(crate) struct Found {
 
 impl Found {
     /// Looks at a connection as its next caller would.
-    pub(crate) async fn look_at(&self, client: &ClientWrapper) {
+    pub(crate) async fn look_at<W: Worker>(&self, client: &mut W) {
         let began = Instant::now();
-        match client
-            .simple_query("SELECT now() = statement_timestamp(), pg_sleep(0.002)")
-            .await
-        {
-            Ok(messages) => {
-                let clean = messages.iter().any(is_clean);
-                self.dirty.fetch_add(u64::from(!clean), Ordering::Relaxed);
-            }
-            Err(error) if error.code().is_some_and(|code| code.code() == "57014") => {
+        match client.looks_clean().await {
+            Ok(clean) => drop(self.dirty.fetch_add(u64::from(!clean), Ordering::Relaxed)),
+            Err(error) if W::is_cancelled(&error) => {
                 self.killed.fetch_add(1, Ordering::Relaxed);
             }
             Err(error) => self.failures().push(error.to_string()),
@@ -193,7 +282,6 @@ impl Found {
     }
 }
 
-/// In a transaction that was open before, its time is older than the statement's.
 fn is_clean(message: &SimpleQueryMessage) -> bool {
     matches!(message, SimpleQueryMessage::Row(row) if row.get(0) == Some("t"))
 }

@@ -58,8 +58,9 @@ impl Manager for Memory {
 
 impl Driver for Memory {
     type Client = Nothing;
+    type Options = ();
 
-    fn new(settings: &PartitionSettings) -> Result<Self, String> {
+    fn new(settings: &PartitionSettings, (): &(), _: &[Self]) -> Result<Self, String> {
         let url = settings.url.expose();
         if url != STEADY && url != MUTE {
             return Err(format!("is neither {STEADY} nor {MUTE}"));
