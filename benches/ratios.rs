@@ -292,6 +292,36 @@ async fn select_one(url: &str, runtime: &str) -> Vec<Compared> {
     ]
 }
 
+/// On sqlx, beside sqlx's own pool with and without its round trip before each use: the acquire and the way back
+/// alone, and with a statement in between.
+async fn on_sqlx(url: &str) -> Vec<Compared> {
+    const PARTS: u32 = 8;
+    let mut rows = Vec::new();
+    for (peer, ping, most) in [
+        ("sqlx, with ping", true, 0.05),
+        ("sqlx, no ping", false, 0.1),
+    ] {
+        let (mut checkouts, mut selects) = (Rounds::default(), Rounds::default());
+        for _ in 0..PARTS {
+            let ours = peers::ours_on_sqlx(url, 1).await;
+            let partition = ours.partition();
+            let pool = peers::sqlx_testing(url, 1, ping).await;
+            let acquire = || async { drop(partition.acquire().await.expect("a connection")) };
+            let theirs = || async { drop(pool.acquire().await.expect("a connection")) };
+            checkouts.measure((20, 100), acquire, theirs).await;
+            let select = || peers::select_one_by(&partition);
+            selects
+                .measure((20, 20), select, || peers::select_one_by(&pool))
+                .await;
+            ours.pool.close(Duration::from_secs(5)).await;
+            pool.close().await;
+        }
+        rows.push(checkouts.compared("sqlx: acquire + return", peer, Target::Ratio(most)));
+        rows.push(selects.compared("sqlx: SELECT 1 by the executor", peer, Target::Ratio(1.0)));
+    }
+    rows
+}
+
 /// As a service does it: from a task on a worker thread.
 async fn in_a_task(url: String) -> Vec<Compared> {
     let measured = tokio::spawn(async move { select_one(&url, "many threads").await });
@@ -327,6 +357,11 @@ fn main() -> ExitCode {
     let server = many.block_on(peers::server());
     kept &= show(one.block_on(select_one(server.url(), "one thread")));
     kept &= show(many.block_on(in_a_task(server.url().to_owned())));
+    let url = server.url().to_owned();
+    kept &= show(many.block_on(async move {
+        let measured = tokio::spawn(async move { on_sqlx(&url).await });
+        measured.await.expect("no panic")
+    }));
     // A caller outside of every worker, such as `main` itself, has its answer while a worker may still be
     // polling the connection's task. Until that poll has ended, the backend is not known quiet, and the
     // next query wakes a worker that has gone to sleep.

@@ -18,7 +18,7 @@ use partitioned_pool::config::{
     BudgetConfig, FleetCheck, FleetConfig, PartitionConfig, PoolConfig,
 };
 use partitioned_pool::error::AcquireError;
-use partitioned_pool::{Connection, Driver, Partition, PartitionedPool, TokioPostgres};
+use partitioned_pool::{Connection, Driver, Partition, PartitionedPool, Sqlx, TokioPostgres};
 use tokio_postgres::NoTls;
 
 use memory::{Memory, Nothing};
@@ -109,6 +109,12 @@ pub(crate) async fn ours_on(url: &str, size: u32) -> Ours<TokioPostgres> {
     Ours::start(PoolConfig::new("bench", url, fleet), size, 100).await
 }
 
+/// The same on sqlx.
+pub(crate) async fn ours_on_sqlx(url: &str, size: u32) -> Ours<Sqlx> {
+    let fleet = FleetConfig::new(1, 0).mode(FleetCheck::Off);
+    Ours::start(PoolConfig::new("bench", url, fleet), size, 100).await
+}
+
 pub(crate) fn deadpool(size: usize) -> deadpool::managed::Pool<Trivial> {
     let pool = deadpool::managed::Pool::builder(Trivial).max_size(size);
     pool.build().expect("the pool starts")
@@ -146,9 +152,14 @@ pub(crate) async fn bb8_on(url: &str, size: u32) -> Bb8Postgres {
 
 /// Without sqlx's round trip before each use, which neither we nor deadpool make.
 pub(crate) async fn sqlx_on(url: &str, size: u32) -> sqlx::PgPool {
+    sqlx_testing(url, size, false).await
+}
+
+/// With it, which is sqlx's default, or without.
+pub(crate) async fn sqlx_testing(url: &str, size: u32, test_before_acquire: bool) -> sqlx::PgPool {
     let pool = sqlx::postgres::PgPoolOptions::new()
         .max_connections(size)
-        .test_before_acquire(false);
+        .test_before_acquire(test_before_acquire);
     pool.connect(url).await.expect("the pool starts")
 }
 
@@ -181,6 +192,12 @@ pub(crate) async fn prepare_bb8(pool: &Bb8Postgres) -> tokio_postgres::Statement
 pub(crate) async fn select_one_sqlx(pool: &sqlx::PgPool) -> i32 {
     let mut connection = pool.acquire().await.expect("a connection");
     let one = sqlx::query_scalar("SELECT 1").fetch_one(&mut *connection);
+    one.await.expect("a row")
+}
+
+/// The same through whatever is an executor: a partition or a `PgPool`.
+pub(crate) async fn select_one_by(executor: impl sqlx::PgExecutor<'_>) -> i32 {
+    let one = sqlx::query_scalar("SELECT 1").fetch_one(executor);
     one.await.expect("a row")
 }
 

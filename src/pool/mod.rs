@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::time::timeout_at;
 
-use crate::config::{ANALYTICAL, ConfigError, Settings, TRANSACTIONAL};
+use crate::config::{ANALYTICAL, ConfigError, ExternalSettings, Settings, TRANSACTIONAL};
 use crate::driver::Driver;
 use crate::fleet::FleetReport;
 use crate::observe::Observer;
@@ -39,6 +39,7 @@ struct Inner<D: Driver> {
     transactional: usize,
     analytical: usize,
     fleet: OnceLock<FleetReport>,
+    external: Vec<ExternalSettings>,
 }
 
 /// The connections of a service, divided into partitions (bulkheads). Cloning it is cheap.
@@ -71,6 +72,7 @@ impl<D: Driver> PartitionedPool<D> {
                 transactional,
                 analytical,
                 fleet: OnceLock::new(),
+                external: settings.fleet.external.clone(),
             }),
         })
     }
@@ -85,6 +87,12 @@ impl<D: Driver> PartitionedPool<D> {
     pub(crate) fn keep_report(&self, report: FleetReport) {
         // Set once, by the one boot of this pool.
         let _ = self.inner.fleet.set(report);
+    }
+
+    /// The pools of each replica that are declared, and are not managed here.
+    #[must_use]
+    pub fn external(&self) -> &[ExternalSettings] {
+        &self.inner.external
     }
 
     /// What the fleet check found when the pool was started; `None` if it is off.

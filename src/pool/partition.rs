@@ -206,9 +206,13 @@ impl<D: Driver> Partition<D> {
         self.core.driver.endpoint()
     }
 
+    pub(crate) fn driver(&self) -> &D {
+        &self.core.driver
+    }
+
     /// The connections that its driver keeps beside it; those that it shares are counted once.
     pub(crate) fn control_connections(&self) -> u32 {
-        self.core.driver.control_connections()
+        self.driver().control_connections()
     }
 
     /// What it looks like now.

@@ -125,6 +125,8 @@ async fn waiting_and_connecting_share_one_deadline<D: Tested>(tenant: &Tenant) {
     let mut held = pool.transactional().acquire().await.unwrap();
     tenant.terminate_all().await;
     tenant.until_gone().await;
+    // The server's last word, and then nothing.
+    held.say("SELECT 1").await.unwrap_err();
     held.say("SELECT 1").await.unwrap_err();
     proxy.set(Fault::Pause);
 

@@ -245,10 +245,17 @@ async fn many_holds_that_pass_max_hold_are_ended_one_after_the_other<D: Tested>(
     let patient = small(8).max_hold(SECOND).acquire_timeout(LONG);
     let pool = tenant.pool::<D>(patient).await;
     let checkout = pool.transactional();
-    let mut forgotten = Vec::new();
-    for _ in 0..8 {
-        forgotten.push(checkout.acquire().await.unwrap());
-    }
+    let take_all = async || {
+        let mut all = Vec::new();
+        for _ in 0..8 {
+            all.push(checkout.acquire().await.unwrap());
+        }
+        all
+    };
+    // Opened before, so that all holds begin at once.
+    drop(take_all().await);
+    until_at_rest(checkout).await;
+    let forgotten = take_all().await;
     eventually("all are taken away", async || checkout.status().in_use == 0).await;
     let after: Vec<_> = forgotten
         .iter()

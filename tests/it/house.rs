@@ -110,6 +110,25 @@ fn the_decisions_know_no_runtime_no_clock_and_no_driver() {
     }
 }
 
+/// The words of a text, so that it may be formatted in any way.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect()
+}
+
+#[test]
+fn the_program_that_the_page_for_pg_pool_moves_over_is_the_example() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/from-pgpool.md")).unwrap();
+    let diff = page.split("```diff").nth(1).unwrap().split("```").next();
+    let after = diff.unwrap().lines().filter(|line| !line.starts_with('-'));
+    let after: Vec<_> = after.map(|line| line.get(1..).unwrap_or("")).collect();
+    let example = fs::read_to_string(root.join("examples/todos_sqlx/main.rs")).unwrap();
+    let code = example.lines().filter(|line| !line.starts_with("//!"));
+    let code = code.collect::<Vec<_>>().join("\n");
+    let code = code.replace("\"examples/todos_sqlx/migrations\"", "");
+    assert_eq!(words(&after.join("\n")), words(&code));
+}
+
 #[test]
 fn features_are_decided_at_module_lines_of_lib_rs_only() {
     for (module, code) in files() {

@@ -1,5 +1,6 @@
 //! Callers that leave in the middle of their work: what the next caller gets, and what is left on the server.
 
+use std::fmt::Debug;
 use std::future::poll_fn;
 use std::mem;
 use std::pin::{Pin, pin};
@@ -8,25 +9,27 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::SinkExt;
-use partitioned_pool::{Connection, TokioPostgres};
+use partitioned_pool::{Connection, PartitionedPool, TokioPostgres};
 use tokio::time::timeout;
 use tokio_postgres::{CopyInSink, Error};
 
+use crate::support::driver::{Speaks as _, Tested, on_each_driver};
 use crate::support::patience::{LONG, within};
 use crate::support::server::on_each_version;
-use crate::support::tenant::{Pool, Tenant, small, until_at_rest};
+use crate::support::tenant::{Tenant, small, until_at_rest};
+
+on_each_driver![
+    whoever_leaves_costs_milliseconds_and_hands_on_a_clean_connection,
+    twenty_who_leave_at_once_have_their_slots_back_together,
+];
 
 type Held = Connection<TokioPostgres>;
 
 /// What a caller was doing when it left.
 #[derive(Clone, Copy, Debug)]
 enum Work {
-    Slow,
-    SlowPrepared,
     SlowInTransaction,
     OpenTransaction,
-    RawBegin,
-    FailedTransaction,
     CopyIn,
     CopyInWithData,
     CopyOut,
@@ -38,13 +41,9 @@ enum Work {
 }
 
 impl Work {
-    const SETTLING: [Self; 11] = [
-        Self::Slow,
-        Self::SlowPrepared,
+    const SETTLING: [Self; 7] = [
         Self::SlowInTransaction,
         Self::OpenTransaction,
-        Self::RawBegin,
-        Self::FailedTransaction,
         Self::CopyIn,
         Self::CopyInWithData,
         Self::CopyOut,
@@ -57,20 +56,13 @@ impl Work {
     /// Begins, and leaves once the server is known to be in the middle of it.
     async fn leave_in_the_middle(self, tenant: &Tenant, mut held: Held) {
         match self {
-            Self::Slow | Self::SlowPrepared | Self::Pipelined | Self::PrepareDropped => {
+            Self::Pipelined | Self::PrepareDropped => {
                 self.leave_a_query(tenant, &held).await;
             }
             Self::SlowInTransaction => leave_a_slow_transaction(tenant, &mut held).await,
             Self::OpenTransaction => {
                 let transaction = held.transaction().await.unwrap();
                 transaction.batch_execute(INSERT).await.unwrap();
-            }
-            Self::RawBegin => held
-                .batch_execute(&format!("BEGIN; {INSERT}"))
-                .await
-                .unwrap(),
-            Self::FailedTransaction => {
-                held.batch_execute("BEGIN; SELECT 1/0").await.unwrap_err();
             }
             Self::CopyIn => drop(copy_in(&held).await.unwrap()),
             Self::CopyInWithData => {
@@ -91,19 +83,12 @@ impl Work {
         if matches!(self, Self::PrepareDropped) {
             return poll_once(pin!(held.prepare("SELECT 'never used'"))).await;
         }
-        let statement = held.prepare_cached(SLEEP).await.unwrap();
-        let mut prepared = pin!(held.query(&statement, &[]));
         let (mut first, mut second) = (
             pin!(held.simple_query(SLEEP)),
             pin!(held.simple_query(SLEEP)),
         );
-        match self {
-            Self::SlowPrepared => poll_once(prepared.as_mut()).await,
-            _ => poll_once(first.as_mut()).await,
-        }
-        if matches!(self, Self::Pipelined) {
-            poll_once(second.as_mut()).await;
-        }
+        poll_once(first.as_mut()).await;
+        poll_once(second.as_mut()).await;
         tenant.until_running(SLEEP).await;
     }
 
@@ -155,7 +140,7 @@ async fn poll_once(mut future: Pin<&mut impl Future>) {
     }
 }
 
-async fn pool(tenant: &Tenant) -> Pool {
+async fn pool<D: Tested>(tenant: &Tenant) -> PartitionedPool<D> {
     tenant
         .sql(&format!(
             "CREATE TABLE {0}.told (t text); ALTER TABLE {0}.told OWNER TO {0}",
@@ -163,7 +148,7 @@ async fn pool(tenant: &Tenant) -> Pool {
         ))
         .await;
     tenant
-        .pool::<TokioPostgres>(
+        .pool::<D>(
             small(1)
                 .statement_timeout(LONG * 10)
                 .acquire_timeout(LONG * 3),
@@ -173,7 +158,7 @@ async fn pool(tenant: &Tenant) -> Pool {
 
 /// What the server says of the one session there is, before the next caller has sent anything, and what that
 /// caller sees.
-async fn assert_clean(tenant: &Tenant, work: Work, next: &Held) {
+async fn assert_clean<D: Tested>(tenant: &Tenant, work: impl Debug, next: &mut Connection<D>) {
     let ours = "application_name LIKE '%/transactional' AND state";
     assert_eq!(
         tenant.count(&format!("{ours} <> 'idle'")).await,
@@ -186,14 +171,10 @@ async fn assert_clean(tenant: &Tenant, work: Work, next: &Held) {
         "{work:?}: one session"
     );
     let probe = "SELECT now() = statement_timestamp(), (SELECT count(*) FROM told)";
-    let messages = next.simple_query(probe).await.unwrap();
-    let row = messages.iter().find_map(|message| match message {
-        tokio_postgres::SimpleQueryMessage::Row(row) => Some((row.get(0), row.get(1))),
-        _ => None,
-    });
+    let clean = [Some("t".to_owned()), Some("0".to_owned())];
     assert_eq!(
-        row,
-        Some((Some("t"), Some("0"))),
+        next.row(probe).await,
+        clean,
         "{work:?}: in a transaction, or something was kept"
     );
 }
@@ -211,19 +192,88 @@ fn figures(what: &str, mut times: Vec<Duration>) {
     );
 }
 
+/// What a caller of any driver was doing when it left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    Slow,
+    SlowPrepared,
+    SlowInTransaction,
+    RawBegin,
+    FailedTransaction,
+}
+
+impl Left {
+    const ALL: [Self; 5] = [
+        Self::Slow,
+        Self::SlowPrepared,
+        Self::SlowInTransaction,
+        Self::RawBegin,
+        Self::FailedTransaction,
+    ];
+
+    /// Begins, and leaves once the server is known to be in the middle of it.
+    async fn leave<D: Tested>(self, tenant: &Tenant, mut held: Connection<D>) {
+        let begin = format!("BEGIN; {INSERT}");
+        match self {
+            Self::Slow => leave_running(tenant, held.say(SLEEP)).await,
+            Self::SlowPrepared => {
+                let sleep = D::say_prepared(&mut held, "SELECT pg_sleep($1)", 60.0);
+                leave_running(tenant, sleep).await;
+            }
+            Self::SlowInTransaction => {
+                held.say(&begin).await.unwrap();
+                leave_running(tenant, held.say(SLEEP)).await;
+            }
+            Self::RawBegin => drop(held.say(&begin).await.unwrap()),
+            Self::FailedTransaction => drop(held.say("BEGIN; SELECT 1/0").await.unwrap_err()),
+        }
+    }
+}
+
+async fn leave_running(tenant: &Tenant, query: impl Future) {
+    let left = tokio::select! {
+        _ = query => false,
+        () = tenant.until_running("SELECT pg_sleep(") => true,
+    };
+    assert!(left);
+}
+
+async fn whoever_leaves_costs_milliseconds_and_hands_on_a_clean_connection<D: Tested>(
+    tenant: &Tenant,
+) {
+    let pool = pool::<D>(tenant).await;
+    for work in Left::ALL {
+        let mut times = Vec::new();
+        for _ in 0..if work == Left::Slow { 60 } else { 6 } {
+            let held = pool.transactional().acquire().await.unwrap();
+            work.leave(tenant, held).await;
+            let left = Instant::now();
+            let mut next = pool.transactional().acquire().await.unwrap();
+            times.push(left.elapsed());
+            assert_clean(tenant, work, &mut next).await;
+        }
+        // The worst of them is bounded by far more than a loaded machine needs; medians are printed.
+        assert!(times.iter().max().unwrap() < &LONG, "{work:?}: {times:?}");
+        figures(&format!("{work:?} on the way back"), times);
+    }
+    until_at_rest(pool.transactional()).await;
+    tenant.until_idle().await;
+    assert_eq!(tenant.transactional_backends().await, 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_leaves_in_the_middle_costs_milliseconds_and_hands_on_a_clean_connection() {
+async fn whoever_leaves_in_the_middle_of_what_only_this_driver_does_hands_on_a_clean_connection() {
     on_each_version(async |tenant| {
-        let pool = pool(tenant).await;
+        let pool = pool::<TokioPostgres>(tenant).await;
         for work in Work::SETTLING {
             let mut times = Vec::new();
-            for _ in 0..if matches!(work, Work::Slow) { 30 } else { 6 } {
+            for _ in 0..6 {
                 let held = pool.transactional().acquire().await.unwrap();
                 work.leave_in_the_middle(tenant, held).await;
                 let left = Instant::now();
-                let next = pool.transactional().acquire().await.unwrap();
+                let mut next = pool.transactional().acquire().await.unwrap();
                 times.push(left.elapsed());
-                assert_clean(tenant, work, &next).await;
+                assert_clean(tenant, work, &mut next).await;
             }
             // The worst of them is bounded by far more than a loaded machine needs; medians are printed.
             assert!(times.iter().max().unwrap() < &LONG, "{work:?}: {times:?}");
@@ -284,54 +334,50 @@ async fn only_what_the_server_owes_for_long_is_cancelled_without_a_grace() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_never_becomes_quiet_is_closed_and_its_slot_comes_back_in_seconds() {
     on_each_version(async |tenant| {
-        let pool = pool(tenant).await;
+        let pool = pool::<TokioPostgres>(tenant).await;
         for work in Work::STUCK {
             let held = pool.transactional().acquire().await.unwrap();
             work.leave_in_the_middle(tenant, held).await;
             let left = Instant::now();
-            let next = pool.transactional().acquire().await.unwrap();
+            let mut next = pool.transactional().acquire().await.unwrap();
             println!(
                 "{work:?}: the slot is back after {:.1} s",
                 left.elapsed().as_secs_f64()
             );
             assert!(left.elapsed() < LONG, "{work:?}: {:?}", left.elapsed());
-            assert_clean(tenant, work, &next).await;
+            assert_clean(tenant, work, &mut next).await;
         }
     })
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn twenty_who_leave_at_once_have_their_slots_back_together() {
-    on_each_version(async |tenant| {
-        let pool = tenant
-            .pool::<TokioPostgres>(small(20).statement_timeout(LONG * 10).acquire_timeout(LONG))
-            .await;
-        let mut held = Vec::new();
-        for _ in 0..20 {
-            held.push(pool.transactional().acquire().await.unwrap());
-        }
-        let mut queries: Vec<_> = held
-            .iter()
-            .map(|held| Box::pin(held.simple_query(SLEEP)))
-            .collect();
-        for query in &mut queries {
-            poll_once(query.as_mut()).await;
-        }
-        let running = format!("state = 'active' AND query = '{SLEEP}'");
-        within(LONG, "all run", async || tenant.count(&running).await == 20).await;
-        drop(queries);
-        drop(held);
-        let at_rest = async || pool.transactional().status().idle == 20;
-        let back = within(LONG, "every slot is back", at_rest).await;
-        println!(
-            "20 who leave at once: all slots back after {:.0} ms",
-            back.as_secs_f64() * 1e3
-        );
-        assert_eq!(tenant.count(&running).await, 0, "the queries are gone");
-        until_at_rest(pool.transactional()).await;
-    })
-    .await;
+async fn twenty_who_leave_at_once_have_their_slots_back_together<D: Tested>(tenant: &Tenant) {
+    let pool = tenant
+        .pool::<D>(small(20).statement_timeout(LONG * 10).acquire_timeout(LONG))
+        .await;
+    let mut held = Vec::new();
+    for _ in 0..20 {
+        held.push(pool.transactional().acquire().await.unwrap());
+    }
+    let mut queries: Vec<_> = held
+        .iter_mut()
+        .map(|held| Box::pin(held.say(SLEEP)))
+        .collect();
+    for query in &mut queries {
+        poll_once(query.as_mut()).await;
+    }
+    let running = format!("state = 'active' AND query = '{SLEEP}'");
+    within(LONG, "all run", async || tenant.count(&running).await == 20).await;
+    drop(queries);
+    drop(held);
+    let at_rest = async || pool.transactional().status().idle == 20;
+    let back = within(LONG, "every slot is back", at_rest).await;
+    println!(
+        "20 who leave at once: all slots back after {:.0} ms",
+        back.as_secs_f64() * 1e3
+    );
+    assert_eq!(tenant.count(&running).await, 0, "the queries are gone");
+    until_at_rest(pool.transactional()).await;
 }
 
 /// A COPY that fails before the server has read anything is answered at once, though its sink lives on and

@@ -21,6 +21,8 @@ mod ledger;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod observe;
+#[cfg(feature = "sqlx")]
+mod only_sqlx;
 mod ordinary_path;
 mod plan_agreement;
 mod plan_reference;

@@ -26,7 +26,7 @@ const SOON: Duration = Duration::from_secs(10);
 const LEAVE_BEHIND: &str = "SET work_mem = '9MB'; SET statement_timeout = '9s'; SET lock_timeout = 0; \
     SET application_name = 'somebody else'; SET default_transaction_read_only = on; \
     SET client_connection_check_interval = 0; SET ROLE pg_monitor; \
-    SELECT pg_advisory_lock(4711); LISTEN news; \
+    SELECT pg_advisory_lock(hashtext(session_user::text)); LISTEN news; \
     CREATE TEMP TABLE scratch (t text); CREATE TEMP SEQUENCE numbers; SELECT nextval('numbers'); \
     DECLARE kept CURSOR WITH HOLD FOR SELECT 1";
 
@@ -94,10 +94,7 @@ async fn what_a_caller_leaves_in_its_session_is_gone_and_prepared_statements_sta
         "1",
         "it was not prepared again"
     );
-    let free = format!(
-        "SELECT pg_try_advisory_lock(4711) FROM pg_roles WHERE rolname = '{}'",
-        tenant.name
-    );
+    let free = format!("SELECT pg_try_advisory_lock(hashtext('{}'))", tenant.name);
     let row = tenant
         .another_admin()
         .await

@@ -14,7 +14,7 @@ use futures_util::{Stream, TryStreamExt as _};
 
 use crate::pool::{Connection, Partition};
 
-use super::session::{Known, Session};
+use super::session::{Known, Session, is_an_end};
 use super::transaction::Transaction;
 use super::{Sqlx, sqlstate};
 
@@ -53,10 +53,10 @@ impl<'a> Run<'a> {
 
     /// The statement has failed. If the server says so, it also says that it is ready again: that is on its way already.
     async fn failed(mut self, error: Error) -> Error {
-        match sqlstate(&error) {
-            Some(_) if self.connection().flush().await.is_ok() => self.ended(),
-            Some(_) => {}
-            None => self.session.fails(&error),
+        if is_an_end(&error) {
+            self.session.fails(&error);
+        } else if sqlstate(&error).is_some() && self.connection().flush().await.is_ok() {
+            self.ended();
         }
         error
     }

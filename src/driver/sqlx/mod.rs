@@ -55,6 +55,7 @@
 mod control;
 mod error;
 mod executor;
+mod external;
 mod options;
 mod session;
 mod settle;
@@ -78,6 +79,7 @@ use crate::session::dress;
 
 use control::{Backend, Control};
 pub use error::acquire_error;
+pub use external::ExternalPoolError;
 pub use options::Options;
 pub use session::Session;
 pub use transaction::Transaction;

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ::sqlx::postgres::{PgConnection, PgRow};
+use ::sqlx::postgres::{PgConnection, PgDatabaseError, PgRow, PgSeverity};
 use ::sqlx::{AssertSqlSafe, Connection as _, Error, raw_sql};
 use tokio::time::timeout;
 
@@ -162,8 +162,8 @@ impl Session {
     }
 }
 
-/// Whether the server has closed its side. A connection that was reset counts as closed: servers reset what they
-/// close with data unread.
+/// Whether the server has closed its side, or has had its last word. A connection that was reset counts as closed:
+/// servers reset what they close with data unread.
 pub(super) fn is_an_end(error: &Error) -> bool {
     use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     match error {
@@ -171,6 +171,12 @@ pub(super) fn is_an_end(error: &Error) -> bool {
             io.kind(),
             BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof
         ),
+        Error::Database(said) => {
+            let said = said.try_downcast_ref::<PgDatabaseError>();
+            said.is_some_and(|said| {
+                matches!(said.severity(), PgSeverity::Fatal | PgSeverity::Panic)
+            })
+        }
         _ => false,
     }
 }

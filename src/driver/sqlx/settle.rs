@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use crate::driver::Readiness;
 use crate::session::UNDRESS;
 
-use super::session::{Known, Session};
+use super::session::{Known, Session, is_an_end};
 use super::{sqlstate, text};
 
 /// An ordinary `?` leaves a ROLLBACK that is about to be answered. What is owed gets this long, or two round trips.
@@ -143,7 +143,7 @@ async fn is_owed(connection: &mut PgConnection) -> Result<bool, Unusable> {
 /// An error of the statement that was left tells nothing; one of the connection does.
 fn swallow(error: Error) -> Result<(), Unusable> {
     match sqlstate(&error) {
-        Some(code) if code != PROTOCOL_VIOLATION => Ok(()),
+        Some(code) if code != PROTOCOL_VIOLATION && !is_an_end(&error) => Ok(()),
         _ => Err(error.into()),
     }
 }
@@ -178,7 +178,8 @@ async fn proof(session: &mut Session) -> Result<(), Unusable> {
     loop {
         match fence(session).await {
             Ok(false) => return Ok(()),
-            Ok(true) => roll_back(session.connection_mut()).await?,
+            // Nothing else is unanswered, so the next answer is that to the ROLLBACK.
+            Ok(true) => return roll_back(session.connection_mut()).await,
             Err(Some(error)) => {
                 let failed = sqlstate(&error).is_some_and(|code| code == FAILED_TRANSACTION);
                 swallow(error)?;

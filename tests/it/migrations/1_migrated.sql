@@ -1,0 +1,1 @@
+CREATE TABLE migrated (n int NOT NULL);

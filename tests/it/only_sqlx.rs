@@ -1,0 +1,369 @@
+//! What only the driver on sqlx has: executors, what they prove, the control connection, and errors on their way
+//! through sqlx's.
+
+use std::time::Duration;
+
+use futures_util::TryStreamExt as _;
+use partitioned_pool::config::{ExternalPool, FleetConfig, PartitionConfig, PoolConfig};
+use partitioned_pool::driver_sqlx::acquire_error;
+use partitioned_pool::error::Reason;
+use partitioned_pool::{BootError, Partition, PartitionedPool, Sqlx};
+use sqlx::{Connection as _, Executor as _};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+use crate::support::driver::Speaks as _;
+use crate::support::patience::{LONG, eventually};
+use crate::support::proxy::Proxy;
+use crate::support::server::on_each_version;
+use crate::support::tenant::{Tenant, small, until_at_rest};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Round trips of ten calls, each with its way back, after a first one. On a busy machine an answer may be so late that
+/// the way back cancels something: the least of some tries counts.
+async fn round_trips(
+    proxy: &Proxy,
+    checkout: &Partition<Sqlx>,
+    call: impl AsyncFn(&Partition<Sqlx>),
+) -> u64 {
+    call(checkout).await;
+    until_at_rest(checkout).await;
+    let mut least = u64::MAX;
+    for _ in 0..5 {
+        let before = proxy.traffic();
+        for _ in 0..10 {
+            call(checkout).await;
+            until_at_rest(checkout).await;
+        }
+        least = least.min(proxy.traffic().since(before).round_trips);
+    }
+    least
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_executor_saw_to_its_end_comes_back_without_a_round_trip() {
+    on_each_version(async |tenant| {
+        let proxy = tenant.proxy().await;
+        let pool = tenant.pool_by::<Sqlx>(&proxy, small(1)).await;
+        let checkout = pool.transactional();
+        let one = round_trips(&proxy, checkout, async |partition| {
+            sqlx::query("SELECT $1")
+                .bind(1)
+                .execute(partition)
+                .await
+                .unwrap();
+        });
+        assert_eq!(one.await, 10, "a partition as the executor");
+        let failing = round_trips(&proxy, checkout, async |partition| {
+            let failed = sqlx::query("SELECT 1 / $1")
+                .bind(0)
+                .execute(partition)
+                .await;
+            assert!(failed.unwrap_err().as_database_error().is_some());
+        });
+        assert_eq!(failing.await, 10, "an error of the server");
+        let held = round_trips(&proxy, checkout, async |partition| {
+            let mut held = partition.acquire().await.unwrap();
+            held.fetch_all(sqlx::query("SELECT 1")).await.unwrap();
+            let rows = sqlx::query("SELECT 2").fetch_all(&mut held).await.unwrap();
+            assert_eq!(rows.len(), 1);
+        });
+        assert_eq!(held.await, 20, "a connection as the executor");
+        let transaction = round_trips(&proxy, checkout, async |partition| {
+            let mut transaction = partition.begin().await.unwrap();
+            sqlx::query("SELECT 4")
+                .execute(&mut transaction)
+                .await
+                .unwrap();
+            transaction.commit().await.unwrap();
+        });
+        assert_eq!(transaction.await, 30, "BEGIN, the statement, COMMIT");
+        let dropped = round_trips(&proxy, checkout, async |partition| {
+            let mut transaction = partition.begin().await.unwrap();
+            sqlx::query("SELECT 5")
+                .execute(&mut transaction)
+                .await
+                .unwrap();
+        });
+        assert_eq!(dropped.await, 30, "BEGIN, the statement, ROLLBACK");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_had_the_connection_itself_costs_one_round_trip_on_the_way_back() {
+    on_each_version(async |tenant| {
+        let proxy = tenant.proxy().await;
+        let pool = tenant.pool_by::<Sqlx>(&proxy, small(1)).await;
+        let raw = round_trips(&proxy, pool.transactional(), async |partition| {
+            let mut held = partition.acquire().await.unwrap();
+            sqlx::query("SELECT 1").execute(&mut *held).await.unwrap();
+        });
+        assert_eq!(raw.await, 20);
+        let text = round_trips(&proxy, pool.transactional(), async |partition| {
+            sqlx::query("BEGIN").execute(partition).await.unwrap();
+        });
+        assert_eq!(text.await, 30, "BEGIN, the question, ROLLBACK");
+        tenant.until_idle().await;
+    })
+    .await;
+}
+
+/// Everything that sqlx is known to leave "idle in transaction", and more.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_begin_that_is_dropped_half_way_hands_out_a_transaction() {
+    on_each_version(async |tenant| {
+        let pool = tenant.pool::<Sqlx>(small(1).acquire_timeout(LONG)).await;
+        let checkout = pool.transactional();
+        for round in 0..120_u32 {
+            let moment = Duration::from_micros(u64::from(round % 40) * 20);
+            let mut held = checkout.acquire().await.unwrap();
+            match round % 4 {
+                0 => drop(timeout(moment, checkout_begin(held)).await),
+                1 => {
+                    drop(timeout(moment, held.begin()).await);
+                    drop(held);
+                }
+                2 => {
+                    let mut outer = held.begin().await.unwrap();
+                    drop(timeout(moment, outer.begin()).await);
+                    drop(outer);
+                    drop(held);
+                }
+                _ => {
+                    drop(held);
+                    drop(timeout(moment, checkout.begin()).await);
+                }
+            }
+            let mut next = checkout.acquire().await.unwrap();
+            let dirty = "application_name LIKE '%/transactional' AND state LIKE 'idle in%'";
+            assert_eq!(tenant.count(dirty).await, 0, "round {round}");
+            let clean = next.ask("SELECT now() = statement_timestamp()").await;
+            assert_eq!(clean, "t", "round {round}");
+            // It counts from zero again: this is no savepoint.
+            next.begin().await.unwrap().rollback().await.unwrap();
+        }
+    })
+    .await;
+}
+
+async fn checkout_begin(mut held: partitioned_pool::Connection<Sqlx>) {
+    held.execute("BEGIN").await.unwrap();
+    sqlx::query("SELECT 1").execute(&mut *held).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_typed_rows_savepoints_and_migrations_work_as_with_a_pg_pool() {
+    on_each_version(async |tenant| {
+        let pool = tenant.pool::<Sqlx>(small(1).acquire_timeout(LONG)).await;
+        let checkout = pool.transactional();
+        let mut numbers =
+            sqlx::query_scalar::<_, i32>("SELECT generate_series(1, 3)").fetch(checkout);
+        let mut sum = 0;
+        while let Some(number) = numbers.try_next().await.unwrap() {
+            sum += number;
+        }
+        drop(numbers);
+        assert_eq!(sum, 6);
+        let pair: (i32, String) = sqlx::query_as("SELECT 7, 'x'")
+            .fetch_one(checkout)
+            .await
+            .unwrap();
+        assert_eq!(pair, (7, "x".to_owned()));
+        checkout
+            .prepare(sqlx::SqlSafeStr::into_sql_str("SELECT 1"))
+            .await
+            .unwrap();
+
+        // A stream that is left half way is cancelled.
+        {
+            let mut many = sqlx::query("SELECT generate_series(1, 10000000)").fetch(checkout);
+            many.try_next().await.unwrap();
+        }
+        let mut held = checkout.acquire().await.unwrap();
+        let migrations = sqlx::migrate::Migrator::new(std::path::Path::new("tests/it/migrations"));
+        migrations.await.unwrap().run(&mut *held).await.unwrap();
+        let mut outer = held.begin().await.unwrap();
+        let mut inner = outer.begin().await.unwrap();
+        sqlx::query("INSERT INTO migrated VALUES (1)")
+            .execute(&mut *inner)
+            .await
+            .unwrap();
+        inner.rollback().await.unwrap();
+        sqlx::query("INSERT INTO migrated VALUES (2)")
+            .execute(&mut *outer)
+            .await
+            .unwrap();
+        outer.commit().await.unwrap();
+        drop(held);
+        let kept: Vec<i32> = sqlx::query_scalar("SELECT n FROM migrated")
+            .fetch_all(checkout)
+            .await
+            .unwrap();
+        assert_eq!(kept, [2]);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_is_found_in_the_error_that_sqlx_returns() {
+    on_each_version(async |tenant| {
+        let pool = tenant.pool::<Sqlx>(small(1).max_waiters(0)).await;
+        let _held = pool.transactional().acquire().await.unwrap();
+        let refused = sqlx::query("SELECT 1")
+            .execute(pool.transactional())
+            .await
+            .unwrap_err();
+        let refused = acquire_error(&refused).unwrap();
+        assert_eq!(refused.rejection().unwrap().reason, Reason::QueueFull);
+        let refused = pool.transactional().begin().await.unwrap_err();
+        assert!(acquire_error(&refused).unwrap().is_rejection());
+        let failed = sqlx::query("SELECT 1/0")
+            .execute(pool.analytical())
+            .await
+            .unwrap_err();
+        assert!(acquire_error(&failed).is_none());
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_control_connection_is_one_for_all_counted_and_comes_back_when_it_died() {
+    on_each_version(async |tenant| {
+        let fleet = FleetConfig::new(1, 0);
+        let config = tenant.config_for(fleet, small(1).acquire_timeout(LONG));
+        let pool = PartitionedPool::<Sqlx>::connect(config).await.unwrap();
+        let report = pool.fleet_report().unwrap().to_string();
+        assert!(report.contains("1 transactional + 1 control + 1 analytical"), "{report}");
+        let control = "application_name LIKE '%/control'";
+        assert_eq!(tenant.count(control).await, 1);
+        for _ in 0..3 {
+            let sql = format!(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{}' AND {control}",
+                tenant.name
+            );
+            tenant.sql(&sql).await;
+            eventually("it is gone", async || tenant.count(control).await == 0).await;
+            for _ in 0..2 {
+                let sleep = sqlx::query("SELECT pg_sleep(60)").execute(pool.transactional());
+                assert!(timeout(50 * MS, sleep).await.is_err());
+                drop(pool.transactional().acquire().await.unwrap());
+                until_at_rest(pool.transactional()).await;
+            }
+            assert_eq!(tenant.count(control).await, 1);
+            tenant.until_idle().await;
+        }
+        assert!(pool.close(LONG).await.is_drained());
+        tenant.until_gone().await;
+    })
+    .await;
+}
+
+/// A port that leads to each of the servers in turn.
+async fn in_turn(servers: [(String, u16); 2]) -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        for server in servers.iter().cycle() {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let mut server = TcpStream::connect(server).await.unwrap();
+            tokio::spawn(async move { copy_bidirectional(&mut client, &mut server).await });
+        }
+    });
+    port
+}
+
+/// As behind a transaction pooler, or a name that stands for two servers: another connection does not see the backend.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_the_control_connection_does_not_see_the_backend_the_pool_does_not_start() {
+    on_each_version(async |tenant| {
+        let other = crate::postgres::start(crate::postgres::Want::version(15)).await;
+        let Ok(other) = other else { return };
+        let elsewhere = Tenant::try_new(other.url()).await.unwrap();
+        let role = format!(
+            "CREATE ROLE {0} LOGIN PASSWORD '{0}'; CREATE SCHEMA {0} AUTHORIZATION {0}",
+            tenant.name
+        );
+        elsewhere.sql(&role).await;
+        let port = in_turn([
+            (tenant.host(), tenant.port()),
+            (elsewhere.host(), elsewhere.port()),
+        ]);
+        let config = tenant
+            .config(small(1))
+            .url(tenant.url_at("127.0.0.1", port.await));
+        let error = PartitionedPool::<Sqlx>::connect(config).await.unwrap_err();
+        assert!(matches!(error, BootError::Unavailable { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("queries could not be cancelled"), "{text}");
+        assert!(text.contains("session mode"), "{text}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_of_sqlx_has_the_size_that_was_declared_and_the_limits_of_a_partition() {
+    on_each_version(async |tenant| {
+        let fleet = FleetConfig::new(1, 0)
+            .external(ExternalPool::new("jobs", 2))
+            .external(ExternalPool::new("mail", 1).role("somebody"));
+        let config = tenant.config_for(fleet, small(1).statement_timeout(1234 * MS));
+        let pool = PartitionedPool::<Sqlx>::connect(config).await.unwrap();
+        let jobs = pool.external_pool("jobs", pool.transactional()).unwrap();
+        let limit: String = sqlx::query_scalar("SHOW statement_timeout")
+            .fetch_one(&jobs)
+            .await
+            .unwrap();
+        assert_eq!(limit, "1234ms");
+        let held = (jobs.acquire().await.unwrap(), jobs.acquire().await.unwrap());
+        assert!(
+            jobs.try_acquire().is_none() && jobs.size() == 2,
+            "no more than was declared"
+        );
+        assert_eq!(tenant.count("application_name LIKE '%/jobs'").await, 2);
+        drop(held);
+        let undeclared = pool
+            .external_pool("other", pool.transactional())
+            .unwrap_err();
+        assert!(
+            undeclared.to_string().contains("fleet.external"),
+            "{undeclared}"
+        );
+        let elsewhere = pool
+            .external_pool("mail", pool.transactional())
+            .unwrap_err();
+        assert!(elsewhere.to_string().contains("somebody"), "{elsewhere}");
+        jobs.close().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlx_options_are_taken_as_they_are() {
+    on_each_version(async |tenant| {
+        let options: sqlx::postgres::PgConnectOptions = tenant.url().parse().unwrap();
+        let options = options
+            .options([("work_mem", "9MB")])
+            .statement_cache_capacity(3);
+        let nowhere = PoolConfig::new(
+            "shop",
+            "postgres://nobody@nowhere/nothing",
+            FleetConfig::new(1, 0),
+        )
+        .transactional(small(1))
+        .analytical(PartitionConfig::analytical(1));
+        let pool =
+            PartitionedPool::<Sqlx>::builder(nowhere).connect_options(move |_| options.clone());
+        let pool = pool.connect().await.unwrap();
+        let mut held = pool.transactional().acquire().await.unwrap();
+        assert_eq!(held.ask("SHOW work_mem").await, "9MB");
+        assert_eq!(
+            held.ask("SHOW application_name").await,
+            "shop/transactional"
+        );
+        assert_eq!(pool.transactional().endpoint().user, tenant.name);
+    })
+    .await;
+}
