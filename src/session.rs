@@ -47,9 +47,10 @@ pub(crate) fn limits(settings: &PartitionSettings, version: u32) -> Vec<ServerLi
     all.into_iter().filter(|l| l.since <= version).collect()
 }
 
-/// Frees a session of its state: `DISCARD ALL` without what would make prepared statements and their plans
-/// useless, as deadpool-postgres's `RecyclingMethod::Clean` does it.
-pub(crate) const UNDRESS: &str = "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; UNLISTEN *; \
+/// Several statements that free a session of its state, outside of a transaction: `DISCARD ALL` without what would
+/// make prepared statements and their plans useless, as deadpool-postgres's `RecyclingMethod::Clean` does it. The
+/// [`dress`] of its partition must follow.
+pub const UNDRESS: &str = "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; UNLISTEN *; \
      SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES;";
 
 /// One statement that puts the limits and the name of a partition in force for a session on a server of `version`

@@ -1,14 +1,15 @@
 //! What only the driver on sqlx has: executors, what they prove, the control connection, and errors on their way
 //! through sqlx's.
 
-use std::time::Duration;
+use std::pin::pin;
+use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt as _;
 use partitioned_pool::config::{ExternalPool, FleetConfig, PartitionConfig, PoolConfig};
 use partitioned_pool::driver_sqlx::acquire_error;
 use partitioned_pool::error::Reason;
 use partitioned_pool::{BootError, Partition, PartitionedPool, Sqlx};
-use sqlx::{Connection as _, Executor as _};
+use sqlx::{Connection as _, Executor as _, PgConnection};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -152,6 +153,95 @@ async fn no_begin_that_is_dropped_half_way_hands_out_a_transaction() {
 async fn checkout_begin(mut held: partitioned_pool::Connection<Sqlx>) {
     held.execute("BEGIN").await.unwrap();
     sqlx::query("SELECT 1").execute(&mut *held).await.unwrap();
+}
+
+/// A COPY, left in the middle.
+#[derive(Clone, Copy, Debug)]
+enum Copy {
+    In,
+    InAtItsStart,
+    InAsText,
+    Out,
+    OutSlowly,
+    OutAtItsEnd,
+}
+
+impl Copy {
+    const ALL: [Self; 6] = [
+        Self::In,
+        Self::InAtItsStart,
+        Self::InAsText,
+        Self::Out,
+        Self::OutSlowly,
+        Self::OutAtItsEnd,
+    ];
+
+    async fn leave(self, held: &mut PgConnection) {
+        let copy_in = "COPY told FROM STDIN";
+        match self {
+            Self::In => {
+                let mut sink = held.copy_in_raw(copy_in).await.unwrap();
+                sink.send(b"lost\nlo".as_slice()).await.unwrap();
+            }
+            Self::InAtItsStart => {
+                let begin = pin!(held.copy_in_raw(copy_in));
+                drop(timeout(Duration::ZERO, begin).await);
+            }
+            Self::InAsText => drop(sqlx::raw_sql(copy_in).execute(held).await.unwrap_err()),
+            Self::Out => {
+                let many = "COPY (SELECT generate_series(1, 10000000)) TO STDOUT";
+                let mut rows = held.copy_out_raw(many).await.unwrap();
+                rows.try_next().await.unwrap();
+            }
+            Self::OutSlowly => {
+                let slow = held.copy_out_raw("COPY (SELECT pg_sleep(60)) TO STDOUT");
+                assert!(timeout(20 * MS, slow).await.is_err());
+            }
+            // Its rows are read, but not what follows them: the answers are off by one.
+            Self::OutAtItsEnd => {
+                let mut rows = held
+                    .copy_out_raw("COPY (SELECT 1) TO STDOUT")
+                    .await
+                    .unwrap();
+                rows.try_next().await.unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_is_left_costs_its_connection_and_shifts_no_answer() {
+    on_each_version(async |tenant| {
+        let table = format!(
+            "CREATE TABLE {0}.told (t text); ALTER TABLE {0}.told OWNER TO {0}",
+            tenant.name
+        );
+        tenant.sql(&table).await;
+        let patient = small(1).acquire_timeout(LONG).statement_timeout(LONG * 10);
+        let pool = tenant.pool::<Sqlx>(patient).await;
+        for copy in Copy::ALL {
+            let mut worst = Duration::ZERO;
+            for _ in 0..5 {
+                let mut held = pool.transactional().acquire().await.unwrap();
+                copy.leave(&mut held).await;
+                drop(held);
+                let left = Instant::now();
+                let mut next = pool.transactional().acquire().await.unwrap();
+                worst = worst.max(left.elapsed());
+                assert_eq!(next.ask("SELECT 'mine'").await, "mine", "{copy:?}");
+                assert_eq!(next.ask("SELECT count(*) FROM told").await, "0", "{copy:?}");
+                let other = "application_name LIKE '%/transactional' AND state <> 'idle'";
+                assert_eq!(tenant.count(other).await, 0, "{copy:?}");
+            }
+            println!(
+                "{copy:?}: the slot is back after {:.1} ms at most",
+                worst.as_secs_f64() * 1e3
+            );
+            assert!(worst < LONG, "{copy:?}");
+        }
+        assert_eq!(tenant.transactional_backends().await, 1);
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

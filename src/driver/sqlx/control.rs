@@ -32,7 +32,7 @@ const LAST_WORD_BOUND: Duration = Duration::from_millis(250);
 
 /// Between two looks at a backend that ends.
 const FIRST_PAUSE: Duration = Duration::from_micros(200);
-const LAST_PAUSE: Duration = Duration::from_millis(250);
+const LAST_PAUSE: Duration = Duration::from_millis(50);
 
 /// The server gives up on a client that vanished as it does for other sessions, and nobody's settings make it slow.
 const DRESS: &str = "SELECT set_config('statement_timeout', '1000', false), \

@@ -44,7 +44,8 @@
 //! - *An idle connection that the server has closed* is found when it is used: its user has the error. From then on
 //!   all others are asked before they are handed out, once.
 //! - *A COPY that is left half way* costs the connection: sqlx does not count its answers, so it is closed, and its
-//!   slot free when its backend is gone.
+//!   slot free when its backend is gone. A `COPY .. FROM STDIN` that was sent as text, without `copy_in_raw`, can only be
+//!   closed after 2 s: the server takes no cancel while it waits for its rows.
 //! - *A connection that is taken away* (`max_hold`, [`close`](crate::PartitionedPool::close)) is ended from the
 //!   server's side. Where the server cannot be reached, its owner hears nothing before it gives up by itself.
 //! - *Who holds* a connection that a partition was given as an `Executor` for is told as a line of this crate: sqlx
