@@ -29,16 +29,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .await?;
     transaction.commit().await?;
 
-    // Acquire, work and release by a deadline.
-    let slow = pool
-        .analytical()
-        .run(Duration::from_millis(100), async |conn| {
-            sqlx::query("SELECT pg_sleep(10)").execute(&mut *conn).await
-        });
-    println!("a slow report: {}", slow.await.unwrap_err());
-
     // A refusal is told by type, also through sqlx's error.
-    let _busy = (
+    let busy = (
         pool.analytical().acquire().await?,
         pool.analytical().acquire().await?,
     );
@@ -49,8 +41,17 @@ async fn main() -> Result<(), Box<dyn Error>> {
         acquire_error(&refused).ok_or("no refusal")?
     );
 
+    drop(busy);
+
+    // Acquire, work and release by a deadline.
+    let slow = pool
+        .analytical()
+        .run(Duration::from_millis(100), async |conn| {
+            sqlx::query("SELECT pg_sleep(10)").execute(&mut *conn).await
+        });
+    println!("a slow report: {}", slow.await.unwrap_err());
+
     println!("{}", pool.status());
-    drop(_busy);
     println!("{}", pool.close(Duration::from_secs(5)).await);
     Ok(())
 }

@@ -38,14 +38,16 @@
 //! # What it does not do
 //!
 //! It isolates connections, not the CPU, I/O or locks of a server that partitions share. It never
-//! retries work. It speaks no TLS in this version, and refuses a URL that demands it.
+//! retries work. On tokio-postgres it speaks no TLS in this version, and refuses a URL that demands it; on sqlx,
+//! TLS is sqlx's.
 //!
 //! # Where to look
 //!
 //! [`config`] has every setting and every default with its reason; [`PartitionedPool`],
 //! [`Partition`] and [`Connection`] are what a service uses; [`observe`] is for those who watch it, and
 //! metrics (feature `metrics`) are one way to do so; [`driver`] and [`session`] are for who writes another
-//! driver.
+//! driver. There are two: tokio-postgres (the default), and sqlx (feature `sqlx`); their modules say what each costs, and
+//! cannot do.
 //! [`plan`] has formulas for sizes, a simulator of the same rule, and a diagnosis from figures.
 //! [`admission`] and [`bulkhead`] are the rule and the waiting behind it, usable without a database.
 
