@@ -27,11 +27,11 @@ mod round;
 mod side;
 mod steady;
 mod support;
-#[path = "../support/svg.rs"]
+#[path = "../../src/bin/partitioned-pool/svg.rs"]
 mod svg;
 mod verdict;
 mod watch;
-#[path = "../support/words.rs"]
+#[path = "../../src/bin/partitioned-pool/words.rs"]
 mod words;
 
 use std::error::Error;
