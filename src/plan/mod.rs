@@ -15,6 +15,7 @@ pub mod diagnosis;
 mod figures;
 pub mod formulas;
 mod number;
+pub mod planner;
 pub mod reference;
 pub mod simulator;
 

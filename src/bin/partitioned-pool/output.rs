@@ -15,11 +15,6 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Nothing to complain of.
-    pub(crate) fn good(text: impl Display) -> Self {
-        Self::of(text, true)
-    }
-
     pub(crate) fn of(text: impl Display, good: bool) -> Self {
         let text = text.to_string();
         Self { text, good }

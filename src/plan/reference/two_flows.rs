@@ -176,9 +176,7 @@ impl TwoFlows {
     /// # Errors
     /// Settings that cannot be run: see [`InvalidModel`].
     pub fn run(&self, layout: &Layout, day: Day) -> Result<BurstyRun, InvalidModel> {
-        let calls = self.calls()?;
-        let scenario = self.scenario(layout, day)?;
-        let Simulation { spans, curve } = replay(&scenario, calls)?;
+        let Simulation { spans, curve } = self.simulate(layout, day)?;
         let curves = curve.into_iter().flat_map(|curve| curve.flows);
         let busy = curves.flat_map(|flow| flow.held).map(u128::from).sum();
         Ok(BurstyRun {
@@ -188,6 +186,15 @@ impl TwoFlows {
                 .expect("bug: there is the whole run"),
             average_busy: ratio(busy, self.rounds.into()),
         })
+    }
+
+    /// Runs it; the whole run is reported, and there is a curve with a point a round.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn simulate(&self, layout: &Layout, day: Day) -> Result<Simulation, InvalidModel> {
+        let calls = self.calls()?;
+        Ok(replay(&self.scenario(layout, day)?, calls)?)
     }
 
     /// What a split saves for a flow in the slowdown.
