@@ -8,7 +8,7 @@ use partitioned_pool::config::{ANALYTICAL, Kind, TRANSACTIONAL};
 use partitioned_pool::fleet::{Database, ExternalDemand, Fleet, Role, ServerLimits};
 use partitioned_pool::plan::formulas::Rate;
 use partitioned_pool::plan::planner::{
-    FlowNeed, Load, PartitionNeed, PartitionSizes, Service, Sizes,
+    FlowNeed, INCIDENT, Load, PartitionNeed, PartitionSizes, Service, Sizes,
 };
 use partitioned_pool::plan::simulator::{Arrivals, AtDeadline, Flow, HoldTime, Scenario};
 use toml::Spanned;
@@ -173,6 +173,47 @@ impl Description {
         flows.fold(day, |day, (need, spec)| {
             day.flow(self.flow(need, spec, sizes))
         })
+    }
+
+    /// When the incident is: where the file says, or else in the middle third.
+    pub(super) fn incident_span(&self) -> Option<[Duration; 2]> {
+        Some(
+            self.incident
+                .unwrap_or([self.length / 3, self.length / 3 * 2]),
+        )
+    }
+
+    /// The flow that has an incident although the file says of none: the last that is analytical, or the last of all.
+    fn culprit(&self) -> Option<usize> {
+        if self.incident.is_some() && self.flows.iter().any(|spec| spec.in_incident.is_some()) {
+            return None;
+        }
+        let flows = &self.service.flows;
+        let reports = flows.iter().rposition(|flow| flow.kind == Kind::Analytical);
+        reports.or(flows.len().checked_sub(1))
+    }
+
+    /// What the incident is, in words.
+    pub(super) fn incident_words(&self) -> String {
+        let flows = &self.service.flows;
+        if let Some(flow) = self.culprit() {
+            return format!("holds of {} x {INCIDENT}", flows[flow].name);
+        }
+        let of = flows.iter().zip(&self.flows).filter_map(|(flow, spec)| {
+            let (before, now) = (flow.hold.mean(), spec.in_incident.as_ref()?.mean());
+            Some(format!("holds of {} {before:?} -> {now:?}", flow.name))
+        });
+        of.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The day with these sizes and an incident, also where the file says of none.
+    pub(super) fn incident_day(&self, sizes: &Sizes) -> Scenario {
+        let mut day = self.scenario(sizes);
+        if let (Some(flow), Some([from, until])) = (self.culprit(), self.incident_span()) {
+            let hold = self.service.flows[flow].hold.times(INCIDENT);
+            day.flows[flow] = day.flows[flow].clone().incident(from, until, hold);
+        }
+        day
     }
 
     fn flow(&self, need: &FlowNeed, spec: &FlowSpec, sizes: &Sizes) -> Flow {

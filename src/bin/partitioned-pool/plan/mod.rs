@@ -1,11 +1,13 @@
 //! `partitioned-pool plan`.
 
+mod compare;
 mod describe;
 mod file;
 mod picture;
 mod reference;
 mod show;
 mod simulate;
+mod size;
 mod source;
 
 use std::path::PathBuf;
@@ -17,8 +19,13 @@ use crate::output::{self, Answer, Stop};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
+    /// Proposes sizes, each with its reason; or says what is wrong with the sizes that the file states.
+    /// Exit code 1 if they do not fit, or break a promise.
+    Size(size::Options),
     /// Simulates a day through the pool's own admission rule, and tells what becomes of every call.
     Simulate(Input),
+    /// Runs the same calls in several layouts: fixed, shared, borrowing, and those of the file.
+    Compare(Input),
     /// Replays the published runs, and prints theirs beside ours. Exit code 1 if a figure differs.
     Reference(reference::Options),
 }
@@ -26,6 +33,8 @@ pub(crate) enum Command {
 /// Does what was asked.
 pub(crate) fn run(command: Command) -> Result<Answer, Stop> {
     match command {
+        Command::Size(options) => size::run(&options),
+        Command::Compare(input) => compare::run(&input),
         Command::Simulate(input) => simulate::run(&input),
         Command::Reference(options) => reference::run(&options),
     }

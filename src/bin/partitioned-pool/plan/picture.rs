@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use partitioned_pool::plan::simulator::Curve;
+use partitioned_pool::plan::simulator::{Curve, Simulation};
 
 use crate::svg::{BLUE, Canvas, FAINT, GRID, INK, PLAIN, SHADE, VERMILION, escape};
+use crate::table::Table;
 use crate::words::grouped;
 
 const WIDTH: f64 = 1000.0;
@@ -66,6 +67,23 @@ impl Sweep {
     }
 }
 
+impl Sweep {
+    pub(super) fn title(&self) -> &str {
+        &self.title
+    }
+
+    /// The same as a table.
+    pub(super) fn table(&self) -> Table {
+        let lines = self.lines.iter().map(|(name, _)| name.as_str());
+        let mut table = Table::new(1, ["split"].into_iter().chain(lines));
+        for (n, point) in self.points.iter().enumerate() {
+            let figures = self.lines.iter().map(|(_, values)| figure(values[n]));
+            table.row([point.clone()].into_iter().chain(figures));
+        }
+        table
+    }
+}
+
 #[allow(clippy::cast_precision_loss, reason = "points of a picture")]
 const fn float(n: u64) -> f64 {
     n as f64
@@ -75,8 +93,14 @@ fn count(n: usize) -> f64 {
     float(u64::try_from(n).unwrap_or(u64::MAX))
 }
 
+/// Slots and refusals of a run over time, if it has a curve.
+pub(super) fn of(simulation: &Simulation, what: &str, shade: Option<[Duration; 2]>) -> Vec<Panel> {
+    let curve = simulation.curve.as_ref();
+    curve.map_or_else(Vec::new, |curve| panels(curve, what, shade).to_vec())
+}
+
 /// Slots held, and calls refused, by flow.
-pub(super) fn panels(curve: &Curve, what: &str, shade: Option<[Duration; 2]>) -> [Panel; 2] {
+fn panels(curve: &Curve, what: &str, shade: Option<[Duration; 2]>) -> [Panel; 2] {
     let points = curve.flows.first().map_or(0, |flow| flow.held.len());
     let chunk = points.div_ceil(POINTS).max(1);
     let seconds = curve.step.as_secs_f64() * count(points);

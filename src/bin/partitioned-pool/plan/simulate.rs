@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use partitioned_pool::plan::planner::Sizes;
 use partitioned_pool::plan::reference::{Day, TenWorkers, TwoFlows};
-use partitioned_pool::plan::simulator::{Measured, Scenario, Simulation, blast_radius, simulate};
+use partitioned_pool::plan::simulator::{Measured, Scenario, blast_radius, simulate};
 use serde_json::json;
 
 use super::describe::Description;
-use super::picture::{self, Panel, Sweep};
+use super::picture::{self, Sweep};
 use super::show;
 use super::source::{Model, Source};
 use super::{Input, Shown};
@@ -74,7 +74,11 @@ fn flows(source: &Source, description: &Description) -> Result<Shown, Stop> {
         sizes.capacity(),
         description.seed
     );
-    let svg = picture::draw(&title, &curves(&simulation, "", description.incident), None);
+    let svg = picture::draw(
+        &title,
+        &picture::of(&simulation, "", description.incident),
+        None,
+    );
     Ok(Shown { text, json, svg })
 }
 
@@ -97,14 +101,6 @@ fn span_text(sizes: &Sizes, name: &str, span: &Measured, before: Option<&Measure
         "{head}\n\n{table}\n{}\n",
         show::partitions(sizes, span, before)
     )
-}
-
-/// Slots and refusals over time.
-fn curves(simulation: &Simulation, what: &str, incident: Option<[Duration; 2]>) -> Vec<Panel> {
-    let curve = simulation.curve.as_ref();
-    curve.map_or_else(Vec::new, |curve| {
-        picture::panels(curve, what, incident).to_vec()
-    })
 }
 
 fn ten_workers(source: &Source, model: &TenWorkers) -> Result<Shown, Stop> {
@@ -148,7 +144,7 @@ fn ten_workers(source: &Source, model: &TenWorkers) -> Result<Shown, Stop> {
     let json = json!({ "model": "ten_workers", "workers": model.workers, "incident": model.incident, "classes": flows, "utilisation": incident.utilisation() });
     let span = [from, until].map(|second| Duration::from_secs(second.into()));
     let title = format!("{} workers", model.workers);
-    let svg = picture::draw(&title, &curves(&simulation, "", Some(span)), None);
+    let svg = picture::draw(&title, &picture::of(&simulation, "", Some(span)), None);
     Ok(Shown { text, json, svg })
 }
 
@@ -208,7 +204,7 @@ fn two_flows(source: &Source, model: &TwoFlows) -> Result<Shown, Stop> {
         .map_err(wrong)?;
     let from = Duration::from_millis(model.slowdown_starts_at_round.into());
     let until = Duration::from_millis(model.rounds.into());
-    let panels = curves(&single, ", in one pool", Some([from, until]));
+    let panels = picture::of(&single, ", in one pool", Some([from, until]));
     let title = format!(
         "{} slots, {} rounds, seed {}",
         model.slots, model.rounds, model.seed
