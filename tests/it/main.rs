@@ -11,6 +11,8 @@ mod acquiring;
 mod booting;
 mod borrowing;
 mod bulkhead;
+#[cfg(feature = "cli")]
+mod cli;
 mod closing;
 mod faults;
 mod healing;

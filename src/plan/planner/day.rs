@@ -18,14 +18,17 @@ use super::sizes::{PartitionSizes, Sizes};
 /// How many times as long holds last in an incident.
 pub const INCIDENT: u32 = 10;
 
-/// Calls of a simulated day: at one in a thousand that may be lost, sixty of them.
-const CALLS: u32 = 60_000;
+/// Calls of a simulated day: at one in a thousand that may be lost, thirty of them.
+const CALLS: f64 = 30_000.0;
+
+/// Calls of the flow that calls most rarely: at one in a hundred that may be lost, ten of them.
+const RARE_CALLS: f64 = 1_000.0;
 
 /// Mean holds that a day lasts at least, so that an incident of tenfold ones shows.
-const HOLDS: u32 = 100;
+const HOLDS: f64 = 100.0;
 
-/// The most calls of a day that is long because holds are.
-const MOST_CALLS: u32 = 1_000_000;
+/// The most calls of a day that is long for the sake of one flow.
+const MOST_CALLS: f64 = 300_000.0;
 
 /// What kind of day it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,15 +156,22 @@ impl<'a> Days<'a> {
         Ok(measured.flows.iter().map(|flow| flow.late).collect())
     }
 
+    /// So long that every flow calls often enough, within reason.
     fn length(&self) -> Duration {
-        let rates = self.service.loads(&self.flows, Pace::Mean);
-        let rate = rates.fold(0.0, |sum, (rate, ..)| sum + rate.as_per_second());
-        let holds = self.service.loads(&self.flows, Pace::Mean);
-        let hold = holds.map(|(_, hold, _)| hold).max().unwrap_or_default();
-        let seconds = |calls: u32| f64::from(calls) / rate;
-        let long = (hold.as_secs_f64() * f64::from(HOLDS)).min(seconds(MOST_CALLS));
-        let seconds = seconds(CALLS).max(long).clamp(1.0, 1e8);
-        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(1))
+        let loads = self.service.loads(&self.flows, Pace::Mean);
+        let loads: Vec<_> = loads
+            .map(|(rate, hold, _)| (rate.as_per_second(), hold))
+            .collect();
+        let rate = loads.iter().map(|(rate, _)| rate).sum::<f64>();
+        let rarest = loads.iter().map(|(rate, _)| *rate).fold(rate, f64::min);
+        let hold = loads
+            .iter()
+            .map(|(_, hold)| *hold)
+            .max()
+            .unwrap_or_default();
+        let long = (hold.as_secs_f64() * HOLDS).max(RARE_CALLS / rarest);
+        let seconds = (CALLS / rate).max(long.min(MOST_CALLS / rate));
+        Duration::try_from_secs_f64(seconds.clamp(1.0, 1e8)).unwrap_or(Duration::from_secs(1))
     }
 
     fn flow(&self, n: usize, pace: Pace, class: ClassId) -> Flow {
@@ -235,16 +245,18 @@ impl<'a> Days<'a> {
         })
     }
 
-    /// What these flows lose at their worst with slots of their own.
+    /// What these flows lose with as many slots of their own as the partition may hold: the worst of them, as a
+    /// multiple of what it may lose.
     pub(super) fn alone(
         &self,
         partition: &PartitionSizes,
         pace: Pace,
-    ) -> Result<bool, InvalidScenario> {
+    ) -> Result<f64, InvalidScenario> {
         let mut own = partition.clone();
         (own.shares, own.reserved) = (false, own.max_connections);
         let day = self.day(&Sizes::apart(vec![own]), What::Healthy(pace))?;
-        Ok(self.flows.iter().all(|n| !day.flows[*n].breaks_a_promise()))
+        let losses = self.flows.iter().map(|n| &day.flows[*n]);
+        Ok(losses.map(|l| l.share() / l.allowed).fold(0.0, f64::max))
     }
 
     /// The healthy days, and an incident of each flow.

@@ -2,8 +2,9 @@
 //!
 //! 1. A transactional partition has its peak reserved, by Little's law, or more if the bursts of an ordinary day need
 //!    it; an analytical one its mean. What is reserved is instant, whatever the others do.
-//! 2. Each may hold as many as carry the bursts of its peak, by M/M/c/K.
-//! 3. Both are simulated alone, and grow until they lose no more than is allowed: holds may be spread wider than
+//! 2. Each may hold as many as carry the bursts of its peak, by M/M/c/K, with half of the loss that is allowed: the other
+//!    half is for the moments in which what it could borrow is in use elsewhere.
+//! 3. Both are simulated alone, and grow until they lose no more than that: holds may be spread wider than
 //!    the formula's.
 //! 4. All share one budget, the smallest with which the simulated peak of all flows at once loses no more than is allowed.
 //!    It is searched between the least that there can be and the sum of the partitions.
@@ -25,6 +26,10 @@ use super::sizes::{PartitionSizes, Sizes};
 
 /// How often a size may grow after it was simulated; by a twentieth at least, so that this is enough to triple it.
 const ROUNDS: u32 = 24;
+
+/// The part of what it may lose that a partition loses because of the most that it may hold. The other half is for the
+/// moments in which what it could borrow is in use elsewhere: without it, nothing would be gained by sharing.
+const ALONE: f64 = 0.5;
 
 /// The most connections that a Postgres can be told to accept.
 const MOST: u32 = 262_143;
@@ -259,7 +264,7 @@ impl Draft {
         self.sizes.reserved = little.max(1);
         self.reasons.reserved = Reason::Little(terms(service, &self.flows, pace));
         if self.sizes.kind == Kind::Transactional {
-            let bursts = self.bursts(service, Pace::Mean);
+            let bursts = self.bursts(service, Pace::Mean, 1.0);
             if bursts.0 > self.sizes.reserved {
                 (self.sizes.reserved, self.reasons.reserved) = bursts;
             }
@@ -268,7 +273,7 @@ impl Draft {
 
     /// At least so many.
     fn allow(&mut self, service: &Service, least: u32) {
-        let (max, reason) = self.bursts(service, Pace::Peak);
+        let (max, reason) = self.bursts(service, Pace::Peak, ALONE);
         self.sizes.max_connections = max.max(least);
         self.reasons.max_connections = match max < least {
             true => self.reasons.reserved.clone(),
@@ -306,10 +311,10 @@ impl Draft {
         }
     }
 
-    /// The fewest slots that carry the bursts.
-    fn bursts(&self, service: &Service, pace: Pace) -> (u32, Reason) {
+    /// The fewest slots that carry the bursts, and lose no more than `part` of what may be lost.
+    fn bursts(&self, service: &Service, pace: Pace, part: f64) -> (u32, Reason) {
         let erlangs = service.erlangs(&self.flows, pace);
-        let loss = service.loss(&self.flows);
+        let loss = service.loss(&self.flows) * part;
         let queue = |slots| self.queue_for(service, slots).0;
         let enough = |slots| mmck(slots, queue(slots), erlangs).refused <= loss;
         let (mut too_few, mut fewest) = (0, MOST);
@@ -335,7 +340,7 @@ impl Draft {
     fn grow(&mut self, service: &Service) -> Result<(), InvalidService> {
         let days = Days::of(service, self.flows.clone())?;
         for _ in 0..ROUNDS {
-            if days.alone(&self.sizes, Pace::Peak)? {
+            if days.alone(&self.sizes, Pace::Peak)? <= ALONE {
                 break;
             }
             self.allow_more(service);
@@ -344,7 +349,7 @@ impl Draft {
             let mut own = self.sizes.clone();
             own.max_connections = own.reserved;
             let critical = own.kind == Kind::Transactional;
-            if !critical || days.alone(&own, Pace::Mean)? {
+            if !critical || days.alone(&own, Pace::Mean)? <= 1.0 {
                 break;
             }
             self.reserve_more(service);
@@ -439,8 +444,8 @@ fn smallest(days: &Days<'_>, drafts: &[Draft]) -> Result<(Sizes, Reason), Invali
         let day = days.day(&sizes(capacity), What::Healthy(Pace::Peak))?;
         Ok::<_, InvalidService>(day.broken().next().is_none())
     };
-    if carries(least)? {
-        return Ok((sizes(least), Reason::LeastBudget));
+    if least >= apart || carries(least)? {
+        return Ok((sizes(least), Reason::LeastBudget { apart }));
     }
     let (mut too_few, mut fewest) = (least, apart.max(least));
     while fewest - too_few > 1 {

@@ -58,7 +58,10 @@ pub enum Reason {
     /// No flow calls the partition, but every pool has it.
     NoFlow,
     /// All that is reserved, and the most that one partition may hold: a budget cannot be smaller.
-    LeastBudget,
+    LeastBudget {
+        /// What the same partitions would need apart.
+        apart: u32,
+    },
     /// The smallest budget with which the simulated peak of all flows at once loses no more than allowed.
     Pooled {
         /// What the same partitions would need apart.
@@ -118,9 +121,10 @@ impl fmt::Display for Reason {
                 )
             }
             Self::NoFlow => f.write_str("the least: no flow calls it, but every pool has it"),
-            Self::LeastBudget => {
-                f.write_str("the least: all that is reserved, and the most that one may hold")
-            }
+            Self::LeastBudget { apart } => write!(
+                f,
+                "the least: all that is reserved, and the most that one may hold; apart they need {apart}"
+            ),
             Self::Pooled { apart } => write!(
                 f,
                 "the fewest with which the simulated peak of all loses no more than allowed; apart they need {apart}"

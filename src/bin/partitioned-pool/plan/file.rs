@@ -193,21 +193,25 @@ impl<T: Checked> Visitor<'_> for CheckedVisitor<T> {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
-        T::of_text(text).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+        T::of_text(text).ok_or_else(|| wrong::<T, E>(format_args!("{text:?}")))
     }
 
     fn visit_f64<E: de::Error>(self, x: f64) -> Result<T, E> {
-        T::of_number(x).ok_or_else(|| E::invalid_value(de::Unexpected::Float(x), &self))
+        T::of_number(x).ok_or_else(|| wrong::<T, E>(format_args!("{x:e}")))
     }
 
     fn visit_i64<E: de::Error>(self, n: i64) -> Result<T, E> {
-        T::of_whole(n).ok_or_else(|| E::invalid_value(de::Unexpected::Signed(n), &self))
+        T::of_whole(n).ok_or_else(|| wrong::<T, E>(format_args!("{n}")))
     }
 
     fn visit_u64<E: de::Error>(self, n: u64) -> Result<T, E> {
         let whole = i64::try_from(n).ok().and_then(T::of_whole);
-        whole.ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(n), &self))
+        whole.ok_or_else(|| wrong::<T, E>(format_args!("{n}")))
     }
+}
+
+fn wrong<T: Checked, E: de::Error>(found: fmt::Arguments<'_>) -> E {
+    E::custom(format_args!("expected {}, found {found}", T::WHAT))
 }
 
 macro_rules! checked {

@@ -74,8 +74,20 @@ impl Source {
 
     fn wrong(&self, error: &Error) -> Stop {
         let span = error.span().unwrap_or(0..0);
-        let message = error.message().replace('\n', ", ");
-        self.at(&span, plain(&message))
+        let message = plain(&error.message().replace('\n', ", "));
+        match self.key(&span).filter(|key| !message.contains(key)) {
+            Some(key) => self.at(&span, format!("{key}: {message}")),
+            None => self.at(&span, message),
+        }
+    }
+
+    /// The key of the line, where a value is what is wrong.
+    fn key(&self, span: &Range<usize>) -> Option<&str> {
+        let before = self.text.get(..span.start)?;
+        let line = before.rsplit('\n').next()?;
+        let key = line.split_once('=')?.0.trim();
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        (!key.is_empty() && key.chars().all(plain)).then_some(key)
     }
 
     /// A problem with what stands here.
