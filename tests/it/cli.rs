@@ -296,7 +296,7 @@ fn sizes_are_proposed_with_their_reasons_and_the_pool_takes_them() {
     );
     let config = std::fs::read_to_string(&toml).unwrap();
     assert!(
-        text.contains(&config.trim_end()),
+        text.contains(config.trim_end()),
         "what is printed is what is written"
     );
     let settings = PoolConfig::from_toml_file(&toml)
