@@ -29,8 +29,7 @@ use super::holds::Holds;
 use super::queue::Queue;
 use super::rules::{ClassId, ClassRules, HandOver, InvalidRules, Rules};
 
-/// The right to hold one slot. Only [`Ledger`] makes it, and it ends by [`Ledger::release`] or
-/// [`Ledger::release_all`].
+/// The right to hold one slot. Only [`Ledger`] makes it, and it ends by [`Ledger::release`].
 #[must_use = "a hold that is not released is a slot lost for ever"]
 #[derive(Debug, PartialEq, Eq)]
 pub struct Hold {
@@ -391,48 +390,10 @@ impl<W> Ledger<W> {
     /// May panic if `hold` is of another ledger.
     #[inline]
     pub fn release(&mut self, hold: Hold, now: Duration) -> Option<Grant<W>> {
-        self.end(&hold, now);
-        self.hand_over(now)
-    }
-
-    /// Gives back slots whose holds end at the same instant, and then grants what came free: the
-    /// invariants hold at its end, and the hand-over order sees all of the slots at once.
-    ///
-    /// Released one by one, the first of them would go to whoever is named then, although a later
-    /// one decides otherwise. Slots that come back as they come need only [`release`](Self::release).
-    ///
-    /// # Panics
-    /// May panic if one of the `holds` is of another ledger.
-    ///
-    /// # Examples
-    /// ```
-    /// use std::time::Duration;
-    /// use partitioned_pool::admission::{Admission, ClassId, Ledger, Patience, Rules};
-    ///
-    /// let mut ledger = Ledger::new(Rules::fixed(2, 2))?;
-    /// let (class, patience) = (ClassId::new(0), Patience::wait(Duration::from_secs(1)));
-    /// let mut held = Vec::new();
-    /// for caller in 1..=3 {
-    ///     match ledger.admit(class, Duration::ZERO, patience, || caller) {
-    ///         Admission::Granted(hold) => held.push(hold),
-    ///         Admission::Queued(_) => assert_eq!(caller, 3),
-    ///         Admission::Refused(refusal) => panic!("{refusal:?}"),
-    ///     }
-    /// }
-    /// let grants = ledger.release_all(held, Duration::from_millis(40));
-    /// assert_eq!(grants.len(), 1);
-    /// assert_eq!((grants[0].waiter, ledger.used()), (3, 1));
-    /// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
-    /// ```
-    pub fn release_all(
-        &mut self,
-        holds: impl IntoIterator<Item = Hold>,
-        now: Duration,
-    ) -> Vec<Grant<W>> {
-        for hold in holds {
-            self.end(&hold, now);
+        if self.take_back(&hold) {
+            self.record(hold.class(), hold.since, now);
         }
-        std::iter::from_fn(|| self.grant_next(now)).collect()
+        self.hand_over(now)
     }
 
     /// Gives a slot back that nobody has used: its waiter had left when it was granted. As
@@ -471,24 +432,11 @@ impl<W> Ledger<W> {
     }
 
     #[inline]
-    fn end(&mut self, hold: &Hold, now: Duration) {
-        if self.take_back(hold) {
-            self.record(hold.class(), hold.since, now);
-        }
-    }
-
-    #[inline]
     fn hand_over(&mut self, now: Duration) -> Option<Grant<W>> {
-        let grant = self.grant_next(now)?;
-        debug_assert!(self.next_class().is_none(), "bug: one slot, two admissible");
-        Some(grant)
-    }
-
-    #[inline]
-    fn grant_next(&mut self, now: Duration) -> Option<Grant<W>> {
         let class = self.next_class()?;
         let (waiter, by) = self.classes[class.0].queue.pop()?;
         let hold = self.grant(class, by, now);
+        debug_assert!(self.next_class().is_none(), "bug: one slot, two admissible");
         Some(Grant { waiter, hold })
     }
 

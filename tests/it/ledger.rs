@@ -165,7 +165,6 @@ enum Op {
     Admit { class: usize, patience: Patience },
     TryAdmit { class: usize },
     Release { which: usize },
-    ReleaseAll { from: usize, count: usize },
     Leave { which: usize },
     LeaveAgain { which: usize },
     LeaveAll,
@@ -186,7 +185,6 @@ fn op() -> impl Strategy<Value = Op> {
         20 => (any::<usize>(), patience()).prop_map(|(class, patience)| Op::Admit { class, patience }),
         4 => any::<usize>().prop_map(|class| Op::TryAdmit { class }),
         16 => any::<usize>().prop_map(|which| Op::Release { which }),
-        3 => (any::<usize>(), 0_usize..6).prop_map(|(from, count)| Op::ReleaseAll { from, count }),
         4 => any::<usize>().prop_map(|which| Op::Leave { which }),
         4 => any::<usize>().prop_map(|which| Op::LeaveAgain { which }),
         1 => Just(Op::LeaveAll),
@@ -270,7 +268,6 @@ impl Pair {
             Op::Release { which } if !self.holds.is_empty() => {
                 self.release(which % self.holds.len());
             }
-            Op::ReleaseAll { from, count } => self.release_all(from, count),
             Op::Leave { which } if !self.tickets.is_empty() => {
                 self.leave(which % self.tickets.len());
             }
@@ -340,26 +337,6 @@ impl Pair {
     }
 
     fn release(&mut self, which: usize) {
-        let hold = self.end(which);
-        let named = self.named();
-        let grant = self.ledger.release(hold, self.now);
-        self.granted_as(named, grant);
-    }
-
-    /// Some holds end at one instant: what they held is handed over when all of them are back.
-    fn release_all(&mut self, from: usize, count: usize) {
-        let count = count.min(self.holds.len());
-        let ended = (0..count).map(|_| self.end(from % self.holds.len()));
-        let ended = ended.collect::<Vec<_>>();
-        let mut grants = self.ledger.release_all(ended, self.now).into_iter();
-        while let Some(named) = self.named() {
-            self.granted_as(Some(named), grants.next());
-        }
-        assert_eq!(grants.next(), None, "(1) (3)");
-    }
-
-    /// Ends a hold in the reference; the ledger is still to be told.
-    fn end(&mut self, which: usize) -> Hold {
         let (hold, since) = self.holds.swap_remove(which);
         let class = hold.class().index();
         let held = &mut self.reference.held[class];
@@ -367,16 +344,9 @@ impl Pair {
         self.reference.ended[class].push(self.now - since);
         self.reference.last_end[class] = self.now;
         self.released += 1;
-        hold
-    }
-
-    /// Takes out of the reference's queue whom the rule names next: its class, and the call.
-    fn named(&mut self) -> Option<(usize, u32)> {
-        let class = self.reference.next()?;
-        Some((class, self.reference.waiting[class].pop_front()?))
-    }
-
-    fn granted_as(&mut self, named: Option<(usize, u32)>, grant: Option<Grant<u32>>) {
+        let next = self.reference.next();
+        let named = next.map(|class| (class, self.reference.waiting[class].pop_front().unwrap()));
+        let grant = self.ledger.release(hold, self.now);
         let got = grant.as_ref().map(|g| (g.hold.class().index(), g.waiter));
         assert_eq!(got, named, "(5) (7) the hand-over order names the waiter");
         if let Some(Grant { waiter, hold }) = grant {
@@ -472,8 +442,47 @@ proptest! {
     }
 }
 
+/// Calls come and go as they are told to; then the `ended` holds are released, in this order or in the
+/// opposite one. Whose calls were granted by that.
+fn granted_by_ends(rules: &Rules, steps: &[(usize, bool)], ended: usize, turned: bool) -> Vec<u32> {
+    let mut ledger = Ledger::new(rules.clone()).unwrap();
+    let mut holds = VecDeque::new();
+    for (call, (which, ends)) in (0..).zip(steps) {
+        let class = ClassId::new(which % rules.classes.len());
+        if *ends {
+            let hold = holds.remove(which % (holds.len() + 1));
+            let grant = hold.and_then(|hold| ledger.release(hold, Duration::ZERO));
+            holds.extend(grant.map(|grant| grant.hold));
+        } else if let Admission::Granted(hold) =
+            ledger.admit(class, Duration::ZERO, FOREVER, || call)
+        {
+            holds.push_back(hold);
+        }
+    }
+    let mut ended = holds.drain(..ended.min(holds.len())).collect::<Vec<_>>();
+    if turned {
+        ended.reverse();
+    }
+    let grants = ended
+        .into_iter()
+        .filter_map(|hold| ledger.release(hold, Duration::ZERO));
+    let mut granted = grants.map(|grant| grant.waiter).collect::<Vec<_>>();
+    granted.sort_unstable();
+    granted
+}
+
 proptest! {
     #![proptest_config(config(1000))]
+
+    #[test]
+    fn who_gets_the_slots_of_holds_that_end_together_is_the_same_in_whatever_order_they_end(
+        rules in rules(),
+        steps in prop::collection::vec((any::<usize>(), prop::bool::weighted(0.2)), 1..60),
+        ended in 2_usize..8,
+    ) {
+        let turned = granted_by_ends(&rules, &steps, ended, true);
+        prop_assert_eq!(granted_by_ends(&rules, &steps, ended, false), turned);
+    }
 
     #[test]
     fn rules_are_refused_for_a_reason_that_holds_and_only_then(
