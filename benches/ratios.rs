@@ -29,6 +29,8 @@ enum Target {
     Ratio(f64),
     /// The same, and also less than this.
     Below(Duration, f64),
+    /// At most so much more than the peer.
+    Extra(Duration),
     /// Nothing: it is shown.
     None,
 }
@@ -50,6 +52,7 @@ impl Compared {
         match self.target {
             Target::Ratio(most) => self.ratio() <= most,
             Target::Below(limit, most) => self.ours < limit && self.ratio() <= most,
+            Target::Extra(most) => self.ours <= self.peer.1 + most,
             Target::None => true,
         }
     }
@@ -67,6 +70,7 @@ impl fmt::Display for Compared {
         match self.target {
             Target::Ratio(most) => write!(f, "   <= {most:.2}")?,
             Target::Below(limit, most) => write!(f, "   <= {most:.2} and < {limit:.0?}")?,
+            Target::Extra(most) => write!(f, "   <= + {most:.0?}")?,
             Target::None => {}
         }
         f.write_str(if self.is_kept() { "" } else { "   MISSED" })
@@ -199,6 +203,28 @@ async fn crowded() -> Vec<Compared> {
     ]
 }
 
+/// What it costs to be able to borrow, for who does not.
+async fn sharing() -> Compared {
+    let (shared, fixed) = (peers::ours_sharing(4, 0).await, peers::ours(4, 0).await);
+    let (shared, fixed) = (shared.partition(), fixed.partition());
+    let get = |p: Partition<Memory>| {
+        move || {
+            let p = p.clone();
+            async move { drop(p.acquire().await.expect("free")) }
+        }
+    };
+    let what = "acquire + return, a shared budget";
+    let target = Target::Extra(Duration::from_nanos(30));
+    compare(
+        what,
+        1_000,
+        get(shared),
+        ("a fixed one", get(fixed)),
+        target,
+    )
+    .await
+}
+
 async fn rejections() -> Vec<Compared> {
     const MICROSECOND: Duration = Duration::from_micros(1);
     let (empty, long) = (
@@ -295,6 +321,7 @@ fn main() -> ExitCode {
         rows.iter().all(Compared::is_kept)
     };
     let mut kept = show(one.block_on(uncontended()));
+    kept &= show(vec![one.block_on(sharing())]);
     kept &= show(many.block_on(crowded()));
     kept &= show(one.block_on(rejections()));
     let server = many.block_on(peers::server());

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::status::{Holder, Seconds};
+use crate::status::{BudgetStatus, Holder, OldestHolds, Seconds};
 
 /// A part of acquiring a connection. One deadline runs over all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -113,6 +113,9 @@ pub struct Rejection {
     pub waited: Duration,
     /// The most slots that the partition may hold.
     pub max_connections: u32,
+    /// The budget that it shares with other partitions, which may be what is exhausted; `None` where it
+    /// has its own.
+    pub shared_budget: Option<BudgetStatus>,
     /// Slots held by callers.
     pub in_use: u32,
     /// Slots whose callers have left, and whose connections are not yet quiet or gone.
@@ -123,13 +126,21 @@ pub struct Rejection {
     pub waiting: u32,
     /// The bound of the queue.
     pub max_waiters: u32,
-    /// Who has held longest, and for how long.
-    pub oldest_hold: Option<Holder>,
+    /// Who has held longest, and for how long: the oldest few.
+    pub oldest_holds: OldestHolds,
     /// When to come back: the expected time until everyone who waits now, and one more, has had a
     /// slot. Before enough holds have ended to tell, the larger of the partition's acquire timeout and
     /// the age of the oldest hold.
     /// `None` only when the pool is closed.
     pub retry_after: Option<Duration>,
+}
+
+impl Rejection {
+    /// Who has held longest, and for how long.
+    #[must_use]
+    pub const fn oldest_hold(&self) -> Option<Holder> {
+        self.oldest_holds.first()
+    }
 }
 
 impl fmt::Display for Rejection {
@@ -151,8 +162,13 @@ impl fmt::Display for Rejection {
         if *returning > 0 {
             write!(f, ", on their way back {returning}")?;
         }
-        if let Some(holder) = self.oldest_hold {
-            write!(f, "; oldest hold {holder}")?;
+        match self.oldest_holds.len() {
+            0 => {}
+            1 => write!(f, "; oldest hold {}", self.oldest_holds)?,
+            _ => write!(f, "; oldest holds {}", self.oldest_holds)?,
+        }
+        if let Some(budget) = &self.shared_budget {
+            write!(f, "; {budget}")?;
         }
         f.write_str(")")?;
         if !self.waited.is_zero() {
@@ -418,6 +434,24 @@ fn last(failure: Option<&Failure>) -> String {
 }
 
 /// [`Partition::run`](crate::Partition::run) gave no result.
+///
+/// The work's own error may be of any type: also one that is no [`Error`](StdError), such as `anyhow::Error`,
+/// a boxed error or a `String`. This error is an `Error` for all of them, and so cannot have the
+/// work's error as its [`source`](StdError::source): Rust knows no "if it is one". It prints it, and gives it
+/// out by [`work`](Self::work) and [`into_work`](Self::into_work); the source of `Acquire` is kept.
+///
+/// # Examples
+/// ```
+/// use std::error::Error;
+/// use partitioned_pool::RunError;
+///
+/// /// The work's error itself, for a chain of causes; or that of the pool.
+/// fn cause<E: Error + 'static>(error: &RunError<E>) -> &(dyn Error + 'static) {
+///     error.work().map_or(error, |work| work)
+/// }
+/// let error = RunError::Work(std::io::Error::other("no stock"));
+/// assert!(cause(&error).is::<std::io::Error>());
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RunError<E> {
@@ -456,6 +490,26 @@ impl<E> RunError<E> {
         matches!(self, Self::Acquire(_))
     }
 
+    /// What the work returned, if it returned an error.
+    #[must_use]
+    pub const fn work(&self) -> Option<&E> {
+        match self {
+            Self::Work(error) | Self::TakenAway { error, .. } => Some(error),
+            Self::Acquire(_) | Self::DeadlineExceeded { .. } => None,
+        }
+    }
+
+    /// What the work returned, if it returned an error; else the error of the pool.
+    ///
+    /// # Errors
+    /// This error, if the work returned none: it never began, or its deadline passed.
+    pub fn into_work(self) -> Result<E, Self> {
+        match self {
+            Self::Work(error) | Self::TakenAway { error, .. } => Ok(error),
+            other => Err(other),
+        }
+    }
+
     /// Whether a partition refused, rather than the database failed.
     #[must_use]
     pub const fn is_rejection(&self) -> bool {
@@ -469,5 +523,45 @@ impl<E> RunError<E> {
             Self::Acquire(error) => error.retry_after(),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn boxed<E: fmt::Debug + fmt::Display + 'static>(error: RunError<E>) -> Box<dyn StdError> {
+        error.into()
+    }
+
+    #[test]
+    fn work_may_return_errors_of_any_type_and_gives_them_out() {
+        let text = boxed(RunError::Work("no stock".to_owned()));
+        assert_eq!(text.to_string(), "no stock");
+        let none: Box<dyn StdError + Send + Sync> = "none".into();
+        assert_eq!(boxed(RunError::Work(none)).to_string(), "none");
+
+        let work = || RunError::Work(io::Error::other("no stock"));
+        assert!(work().work().is_some() && !work().never_began());
+        assert_eq!(work().into_work().unwrap().to_string(), "no stock");
+        let late: RunError<io::Error> = RunError::DeadlineExceeded {
+            partition: "transactional".to_owned(),
+            limit: Duration::from_secs(1),
+        };
+        assert!(late.work().is_none());
+        assert!(late.into_work().is_err());
+    }
+
+    #[test]
+    fn the_cause_of_a_failed_acquire_is_kept() {
+        let failure = Failure::new(Some("28P01".to_owned()), "no such password");
+        let acquire = AcquireError::Failed {
+            partition: "transactional".to_owned(),
+            phase: Phase::Connect,
+            failure,
+        };
+        let error = boxed(RunError::<String>::Acquire(acquire));
+        let cause = error.source().unwrap().downcast_ref::<Failure>();
+        assert_eq!(cause.unwrap().sqlstate(), Some("28P01"));
     }
 }

@@ -78,9 +78,12 @@ pub use driver::Driver;
 pub use driver_tokio_postgres::TokioPostgres;
 pub use error::{AcquireError, Rejection, RunError};
 pub use pool::{
-    CloseReport, Connection, Deadline, Partition, PartitionedPool, StillHeld, TakenAway,
+    CloseReport, Connection, Deadline, Holders, NotAsked, Partition, PartitionedPool, StillHeld,
+    TakenAway,
 };
-pub use status::{CallSite, Held, Holder, PartitionStatus, PoolStatus};
+pub use status::{
+    BudgetStatus, CallSite, Held, Holder, OldestHolds, PartitionStatus, PoolStatus, Statement,
+};
 
 /// The README's code is compiled.
 #[cfg(all(doctest, feature = "tokio-postgres"))]

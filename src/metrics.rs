@@ -31,6 +31,7 @@
 //! | `db.client.connection.wait_time` * | histogram, s | from the call to a connection in hand, of the calls that got one |
 //! | `db.client.connection.slot_wait_time` | histogram, s | the part of it that was spent in the queue; the rest went into opening or checking a connection |
 //! | `db.client.connection.create_time` * | histogram, s | opening a connection: address, TLS, authentication and session limits |
+//! | `db.client.connection.dress_time` | histogram, s | putting the session limits in force on a connection that was taken over from another partition of the budget |
 //! | `db.client.connection.use_time` * | histogram, s | from the grant of a slot to the drop of the connection |
 //!
 //! Each carries the partition as `db.client.connection.pool.name`, and the labels that were added with
@@ -107,6 +108,7 @@ families! {
     WAIT: Histogram, Seconds, "wait_time", "From the call to a connection in hand.";
     SLOT_WAIT: Histogram, Seconds, "slot_wait_time", "From the call to the grant of a slot.";
     CREATE: Histogram, Seconds, "create_time", "Opening a connection, session limits included.";
+    DRESS: Histogram, Seconds, "dress_time", "Dressing a connection that was taken over from another partition.";
     USE: Histogram, Seconds, "use_time", "From the grant of a slot to the drop of the connection.";
 }
 
@@ -229,6 +231,7 @@ struct Handles {
     wait: Histogram,
     slot_wait: Histogram,
     create: Histogram,
+    dress: Histogram,
     hold: Histogram,
 }
 
@@ -242,6 +245,7 @@ impl Handles {
             wait: register.histogram(&WAIT),
             slot_wait: register.histogram(&SLOT_WAIT),
             create: register.histogram(&CREATE),
+            dress: register.histogram(&DRESS),
             hold: register.histogram(&USE),
         }
     }
@@ -266,6 +270,7 @@ impl PartitionObserver for Handles {
             Event::Abandoned => self.acquires.abandoned.increment(1),
             Event::Released { held } => self.hold.record(*held),
             Event::Opened { took } => self.create.record(*took),
+            Event::Dressed { took } => self.dress.record(*took),
             Event::OpenFailed { failure, .. } => self.create_failures.of(failure).increment(1),
             Event::Sampled(status) => self.gauges.set(status),
         }

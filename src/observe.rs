@@ -46,6 +46,12 @@ pub enum Event<'a> {
         /// What was reported.
         failure: &'a Failure,
     },
+    /// An idle connection of another partition of the budget was taken over, since no further one could be
+    /// opened, and the session limits of this one were put in force on it.
+    Dressed {
+        /// The round trip that it took.
+        took: Duration,
+    },
     /// The regular look at the partition: once a second, on
     /// [`PartitionedPool::sample`](crate::PartitionedPool::sample), and at the end of
     /// [`PartitionedPool::close`](crate::PartitionedPool::close).

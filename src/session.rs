@@ -47,7 +47,7 @@ pub(crate) fn limits(settings: &PartitionSettings, version: u32) -> Vec<ServerLi
     all.into_iter().filter(|l| l.since <= version).collect()
 }
 
-/// One statement that puts the limits of a partition in force for a session on a server of `version`
+/// One statement that puts the limits and the name of a partition in force for a session on a server of `version`
 /// (`server_version_num`); what that version does not know is left out. The first column of its one row
 /// is the process id of the backend.
 ///
@@ -68,6 +68,13 @@ pub(crate) fn limits(settings: &PartitionSettings, version: u32) -> Vec<ServerLi
 #[must_use]
 pub fn dress(settings: &PartitionSettings, version: u32) -> String {
     let mut sql = String::from("SELECT pg_backend_pid(), ");
+    // It is printable ASCII, so that a quote is all there is to escape, whatever the server's settings.
+    let application_name = settings.application_name.replace('\'', "''");
+    let _ = write!(
+        sql,
+        "set_config('application_name', E'{}', false), ",
+        application_name.replace('\\', "\\\\")
+    );
     for ServerLimit { name, millis, .. } in limits(settings, version) {
         let _ = write!(sql, "set_config('{name}', '{millis}', false), ");
     }

@@ -13,6 +13,10 @@ use std::time::Duration;
 pub struct PartitionStatus {
     /// Its name.
     pub name: String,
+    /// The budget that it draws from; its own name where it is alone in it.
+    pub budget: String,
+    /// The slots that are guaranteed to it.
+    pub reserved: u32,
     /// The most slots that it may hold.
     pub max_connections: u32,
     /// The bound of its queue.
@@ -42,6 +46,12 @@ pub struct PartitionStatus {
 }
 
 impl PartitionStatus {
+    /// Slots that it holds beyond those that are guaranteed to it.
+    #[must_use]
+    pub fn borrowed(&self) -> u32 {
+        self.in_use.saturating_sub(self.reserved)
+    }
+
     /// Connections that the server may be counting for us.
     #[must_use]
     pub fn connections(&self) -> u32 {
@@ -73,12 +83,43 @@ impl fmt::Display for PartitionStatus {
     }
 }
 
-/// All partitions of a pool, in the order in which they were configured.
+/// A budget at one moment: what its partitions share.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BudgetStatus {
+    /// Its name; that of its partition where there is one only.
+    pub name: String,
+    /// The most connections, and the most slots.
+    pub capacity: u32,
+    /// Slots that are held, those on the return path included.
+    pub held: u32,
+    /// Connections that the server may be counting for us; never above `capacity`.
+    pub connections: u32,
+}
+
+impl fmt::Display for BudgetStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            name,
+            capacity,
+            held,
+            connections,
+        } = self;
+        write!(
+            f,
+            "budget {name}: {held} of {capacity} slots held, connections {connections}"
+        )
+    }
+}
+
+/// All partitions of a pool, in the order in which they were configured, and what they draw from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStatus {
     /// One entry a partition.
     pub partitions: Vec<PartitionStatus>,
+    /// The budgets that several partitions share; empty where each has its own.
+    pub shared_budgets: Vec<BudgetStatus>,
 }
 
 impl fmt::Display for PoolStatus {
@@ -88,6 +129,9 @@ impl fmt::Display for PoolStatus {
                 f.write_str("\n")?;
             }
             write!(f, "{partition}")?;
+        }
+        for budget in &self.shared_budgets {
+            write!(f, "\n{budget}")?;
         }
         Ok(())
     }
@@ -140,21 +184,146 @@ impl Holder {
     }
 }
 
+/// The oldest holds of a partition, oldest first: enough to see whether one caller is stuck or a whole
+/// workload, and few enough that a refusal stays small.
+///
+/// Printed, holds of one place are named together: `12.3 s, 11.0 s by src/report.rs:40 and 40 ms by
+/// src/checkout.rs:7`.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct OldestHolds([Option<Holder>; Self::MOST]);
+
+impl OldestHolds {
+    /// The most that are kept. A refusal is made under the lock of its partition, so what it copies must
+    /// not grow with the partition; [`Partition::holders`](crate::Partition::holders) lists them all.
+    pub const MOST: usize = 3;
+
+    /// The oldest of all.
+    #[must_use]
+    pub const fn first(&self) -> Option<Holder> {
+        self.0[0]
+    }
+
+    /// Oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = Holder> {
+        self.0.iter().map_while(|holder| *holder)
+    }
+
+    /// How many there are: all, or [`MOST`](Self::MOST).
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.iter().count()
+    }
+
+    /// Whether nothing is held.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0[0].is_none()
+    }
+}
+
+impl FromIterator<Holder> for OldestHolds {
+    /// Of holders that come oldest first.
+    fn from_iter<I: IntoIterator<Item = Holder>>(holders: I) -> Self {
+        let mut holders = holders.into_iter();
+        Self(std::array::from_fn(|_| holders.next()))
+    }
+}
+
+impl fmt::Debug for OldestHolds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl fmt::Display for OldestHolds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_first = |at: usize| {
+            let place = self.0[at].map(|holder| holder.at);
+            place.is_some() && self.0[..at].iter().flatten().all(|h| Some(h.at) != place)
+        };
+        for at in (0..Self::MOST).filter(|at| is_first(*at)) {
+            if at > 0 {
+                f.write_str(" and ")?;
+            }
+            self.write_place(f, at)?;
+        }
+        Ok(())
+    }
+}
+
+impl OldestHolds {
+    /// The ages of all that were acquired where the hold at `first` was.
+    fn write_place(&self, f: &mut fmt::Formatter<'_>, first: usize) -> fmt::Result {
+        let Some(Holder { at, age }) = self.0[first] else {
+            return Ok(());
+        };
+        write!(f, "{}", Seconds(age))?;
+        let others = self.0[first + 1..].iter().flatten();
+        for other in others.filter(|other| other.at == at) {
+            write!(f, ", {}", Seconds(other.age))?;
+        }
+        write!(f, " by {at}")
+    }
+}
+
+/// What the server says of a backend (`pg_stat_activity`).
+///
+/// The parameters of a statement are never in it; literals that were written into its text are. It is
+/// given to whoever asked, and never logged by this crate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Statement {
+    /// The text of the statement that runs, or of the last that ran; the server keeps its first
+    /// `track_activity_query_size` bytes (1 KiB by default).
+    pub query: String,
+    /// `active`, `idle in transaction`, `idle` and the like, as the server says it.
+    pub state: String,
+    /// For how long it has been in this state: of an active one, for how long its statement has run.
+    pub lasts: Duration,
+    /// What the backend waits for, such as `Lock: transactionid`; `Client: ClientRead` waits for us.
+    pub waits_for: Option<String>,
+}
+
+/// Characters of a statement that are printed.
+const PRINTED: usize = 120;
+
+impl fmt::Display for Statement {
+    /// On one line, and cut off after 120 characters.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} for {}", self.state, Seconds(self.lasts))?;
+        if let Some(event) = &self.waits_for {
+            write!(f, " (waits for {event})")?;
+        }
+        let words: Vec<_> = self.query.split_whitespace().collect();
+        let line = words.join(" ");
+        match line.char_indices().nth(PRINTED) {
+            Some((end, _)) => write!(f, ": {}...", &line[..end]),
+            None => write!(f, ": {line}"),
+        }
+    }
+}
+
 /// A slot that is held, and the backend of its connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Held {
     /// By whom, and for how long.
     pub holder: Holder,
     /// The process id of the backend; `None` while the connection is being opened.
     pub backend_pid: Option<i32>,
+    /// What the backend runs, if the server was asked:
+    /// [`PartitionedPool::holders_with_statements`](crate::PartitionedPool::holders_with_statements).
+    pub statement: Option<Statement>,
 }
 
 impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.holder)?;
-        match self.backend_pid {
-            Some(pid) => write!(f, ", backend {pid}"),
+        if let Some(pid) = self.backend_pid {
+            write!(f, ", backend {pid}")?;
+        }
+        match &self.statement {
+            Some(statement) => write!(f, ", {statement}"),
             None => Ok(()),
         }
     }
@@ -187,6 +356,47 @@ impl fmt::Display for Seconds {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_oldest_holds_of_one_place_are_named_together() {
+        let (report, checkout) = (CallSite::here(), CallSite::here());
+        let seconds = |at, age| Holder::new(at, Duration::from_secs(age));
+        let text = |holders: &[Holder]| OldestHolds::from_iter(holders.iter().copied()).to_string();
+        assert_eq!(text(&[]), "");
+        assert_eq!(text(&[seconds(report, 12)]), format!("12.0 s by {report}"));
+        let mixed = [
+            seconds(report, 12),
+            seconds(checkout, 11),
+            seconds(report, 10),
+            seconds(checkout, 9),
+        ];
+        assert_eq!(
+            text(&mixed),
+            format!("12.0 s, 10.0 s by {report} and 11.0 s by {checkout}")
+        );
+        let three = OldestHolds::from_iter(mixed);
+        assert_eq!((three.len(), three.is_empty()), (3, false));
+        assert_eq!(three.first(), Some(mixed[0]));
+        assert_eq!(format!("{three:?}"), format!("{:?}", &mixed[..3]));
+    }
+
+    #[test]
+    fn a_statement_is_printed_on_one_line_and_cut_off() {
+        let mut statement = Statement {
+            query: "SELECT 1\n\t FROM orders".to_owned(),
+            state: "active".to_owned(),
+            lasts: Duration::from_secs(12),
+            waits_for: Some("Lock: transactionid".to_owned()),
+        };
+        assert_eq!(
+            statement.to_string(),
+            "active for 12.0 s (waits for Lock: transactionid): SELECT 1 FROM orders"
+        );
+        statement.query = "\u{e9}".repeat(500);
+        statement.waits_for = None;
+        let cut = format!("active for 12.0 s: {}...", "\u{e9}".repeat(120));
+        assert_eq!(statement.to_string(), cut);
+    }
 
     #[test]
     fn durations_read_like_a_person_would_say_them() {

@@ -14,7 +14,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use deadpool::managed::{Manager, Metrics, RecycleResult, Timeouts};
-use partitioned_pool::config::{FleetCheck, FleetConfig, PartitionConfig, PoolConfig};
+use partitioned_pool::config::{
+    BudgetConfig, FleetCheck, FleetConfig, PartitionConfig, PoolConfig,
+};
 use partitioned_pool::error::AcquireError;
 use partitioned_pool::{Connection, Driver, Partition, PartitionedPool, TokioPostgres};
 use tokio_postgres::NoTls;
@@ -85,6 +87,21 @@ impl<D: Driver> Ours<D> {
 
 pub(crate) async fn ours(size: u32, waiters: u32) -> Ours<Memory> {
     Ours::start(memory::config(memory::STEADY), size, waiters).await
+}
+
+/// The same in a budget that it shares with the other partition, of which nobody borrows anything.
+pub(crate) async fn ours_sharing(size: u32, waiters: u32) -> Ours<Memory> {
+    let measured = PartitionConfig::transactional(size + 1).budget("main");
+    let measured = measured.reserved(size).max_waiters(waiters);
+    let other = PartitionConfig::analytical(2).budget("main").reserved(1);
+    let config = memory::config(memory::STEADY)
+        .budget(BudgetConfig::new("main", size + 2))
+        .transactional(measured.acquire_timeout(LONG))
+        .analytical(other);
+    let pool = PartitionedPool::connect(config).await;
+    Ours {
+        pool: pool.expect("the pool starts"),
+    }
 }
 
 pub(crate) async fn ours_on(url: &str, size: u32) -> Ours<TokioPostgres> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use crate::status::{CallSite, Holder};
+use crate::status::{CallSite, Holder, OldestHolds};
 
 use super::estimate::nanos;
 
@@ -112,6 +112,11 @@ impl Holds {
             let age = now.saturating_sub(node.since);
             (key, node.seq, Holder::new(node.by, age))
         })
+    }
+
+    /// The oldest few.
+    pub(super) fn oldest_few(&self, now: Duration) -> OldestHolds {
+        self.iter(now).map(|(_, _, holder)| holder).collect()
     }
 
     pub(super) fn oldest(&self, now: Duration) -> Option<Holder> {

@@ -22,7 +22,7 @@
 
 use std::time::Duration;
 
-use crate::status::{CallSite, Holder};
+use crate::status::{CallSite, Holder, OldestHolds};
 
 use super::estimate::{HoldEstimate, nanos};
 use super::holds::Holds;
@@ -66,6 +66,12 @@ impl Hold {
 }
 
 impl HoldId {
+    /// The class that holds, or held, the slot.
+    #[must_use]
+    pub const fn class(&self) -> ClassId {
+        self.class
+    }
+
     /// Whether this slot was granted after that one, of the same class.
     #[must_use]
     pub const fn is_later(&self, than: Self) -> bool {
@@ -156,8 +162,8 @@ pub struct Figures {
     pub used: u32,
     /// Callers waiting.
     pub waiting: u32,
-    /// The oldest hold.
-    pub oldest_hold: Option<Holder>,
+    /// The oldest holds.
+    pub oldest_holds: OldestHolds,
     /// Expected length of a hold, once there is evidence.
     pub expected_hold: Option<Duration>,
     /// Expected wait of a caller that would queue now, once there is evidence.
@@ -468,7 +474,7 @@ impl<W> Ledger<W> {
         Figures {
             used: class.used,
             waiting: class.waiting(),
-            oldest_hold: class.holds.oldest(now),
+            oldest_holds: class.holds.oldest_few(now),
             expected_hold: class.expected_hold(now),
             expected_wait: class.expected_wait(class.waiting(), now),
             retry_after: class.retry_after(now),

@@ -1,5 +1,7 @@
 //! What the owner decides about a budget before the first call: capacity, classes, order.
 
+pub use crate::config::HandOver;
+
 /// A class of a budget: its position in [`Rules::classes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassId(pub(super) usize);
@@ -39,17 +41,6 @@ impl ClassRules {
             queue,
         }
     }
-}
-
-/// Which class is looked at first when a slot comes free.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum HandOver {
-    /// The caller that has waited longest, whatever its class.
-    #[default]
-    OldestFirst,
-    /// The classes in the order of [`Rules::classes`]: the most critical first.
-    DeclaredOrder,
 }
 
 /// Capacity, classes and hand-over of one budget.

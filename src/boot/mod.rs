@@ -136,28 +136,31 @@ impl<D: Driver> PartitionedPool<D> {
     async fn survey(&self, settings: &Settings, looking: bool) -> Result<FleetReport, BootError> {
         let started = Instant::now();
         let mut survey = Survey::default();
-        for partition in self.partitions() {
+        for (index, partition) in self.partitions().enumerate() {
             let first = first_connection(partition, &settings.boot, looking, started).await?;
             let sight = match first {
                 First::Connected(connection) => {
                     let service = looking.then_some(settings.service.as_str());
-                    inspect(partition, connection, service, settings.boot.check_timeout).await?
+                    let sight =
+                        inspect(partition, connection, service, settings.boot.check_timeout);
+                    sight.await?.map(Ok)
                 }
-                First::Full => None,
-                First::Absent => continue,
+                First::Full(said) => Some(Err(said)),
+                First::Absent => None,
             };
-            if looking {
-                survey.add(partition.endpoint(), partition.settings(), sight);
+            if let Some(sight) = sight {
+                let budget = settings.budget_of(index);
+                survey.add(partition.endpoint(), partition.settings(), budget, sight);
             }
         }
-        Ok(assess(&fleet(&settings.fleet), &survey.servers()))
+        Ok(assess(&fleet(settings), &survey.servers()))
     }
 }
 
 enum First<D: Driver> {
     Connected(Connection<D>),
-    /// The server has no connection left: the fleet check says so.
-    Full,
+    /// The server has no connection left: the fleet check says so, in the server's own words.
+    Full(String),
     /// The database is not there, and the owner wants to start without it.
     Absent,
 }
@@ -206,11 +209,11 @@ fn give_up<D: Driver>(
     error: AcquireError,
     tried: Duration,
 ) -> Result<First<D>, BootError> {
-    let failure = error.failure();
-    if looking && failure.is_some_and(Failure::is_too_many_connections) {
+    let full = error.failure().filter(|f| f.is_too_many_connections());
+    if let Some(failure) = full.filter(|_| looking) {
         let endpoint = partition.endpoint();
         tracing::warn!(partition = partition.name(), %endpoint, %error, "its session limits could not be read back");
-        return Ok(First::Full);
+        return Ok(First::Full(failure.to_string()));
     }
     if boot.when_unavailable == WhenUnavailable::Start && !is_final(&error) {
         let endpoint = partition.endpoint();

@@ -228,6 +228,12 @@ impl<S: Stock> Bulkhead<S> {
         self.shared.lock().ledger.figures(class, now)
     }
 
+    /// Slots held by all classes together.
+    #[must_use]
+    pub fn used(&self) -> u32 {
+        self.shared.lock().ledger.used()
+    }
+
     /// Who holds a slot of `class`, oldest first.
     ///
     /// # Panics

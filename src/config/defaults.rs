@@ -19,7 +19,7 @@ use super::{limit::Limit, partition::Kind};
 /// | `max_hold` | off | taking a connection away from its owner is the owner's decision | off | the same |
 /// | `idle_timeout` | 10 min | a connection outlives the gap between two bursts | 1 min | a backend that reported keeps its memory; reports are rare |
 /// | `max_lifetime` | 30 min | gives back the memory of the backend and follows changes of address | 30 min | the same |
-/// | `min_idle` | a quarter of `max_connections`, rounded up | a first burst does not pay for connecting | 0 | a report can wait for its connection |
+/// | `min_idle` | a quarter of `max_connections`, rounded up | a first burst does not pay for connecting; in a shared budget at most `reserved`, so that filling takes nothing that another could borrow | 0 | a report can wait for its connection |
 /// | `validate_after_idle` | 30 s | a connection in steady use is never pinged; one that a firewall forgot is found | 30 s | the same |
 /// | `reset_session` | no | it costs a round trip for each hold; what is set with `SET LOCAL` ends by itself | no | the same |
 ///

@@ -4,9 +4,10 @@ use std::ffi::OsString;
 
 use super::{
     ANALYTICAL, PoolConfig, TRANSACTIONAL,
+    budget::BudgetConfig,
     error::{ConfigError, Problem, printable},
     fleet::ExternalPool,
-    leaf::{Leaf, Named, Overlay, fields_of, is_name},
+    leaf::{Leaf, LeafError, Named, Overlay, fields_of, is_name},
     partition::PartitionConfig,
 };
 
@@ -21,6 +22,8 @@ impl PoolConfig {
     /// | `SHOP_DB_FLEET_MAX_REPLICAS`, `_FLEET_SURGE`, `_FLEET_RESERVE`, `_FLEET_MODE` | the fields of `[fleet]` |
     /// | `SHOP_DB_FLEET_EXTERNAL` | `jobs=4,sessions=2`: name and size of each external pool |
     /// | `SHOP_DB_BOOT_WHEN_UNAVAILABLE`, `_BOOT_WAIT`, `_BOOT_CHECK_TIMEOUT` | the fields of `[boot]` |
+    /// | `SHOP_DB_BUDGETS` | `main,reports`: the budgets that partitions share; default none |
+    /// | `SHOP_DB_BUDGET_MAIN_CAPACITY`, `_BUDGET_MAIN_HAND_OVER` | the fields of a budget, whose name is in upper case, with `_` for `-` |
     /// | `SHOP_DB_PARTITIONS` | `transactional,analytical,batch`: the partitions in their order; default the two |
     /// | `SHOP_DB_TRANSACTIONAL_MAX_CONNECTIONS`, `SHOP_DB_BATCH_KIND`, ... | the fields of a partition, whose name is in upper case, with `_` for `-` |
     ///
@@ -55,7 +58,7 @@ impl PoolConfig {
     ///
     /// The variables are those of [`from_env`](Self::from_env); each replaces one field, and
     /// `.._FLEET_EXTERNAL` the whole list. A configuration that has partitions keeps them in their order, so
-    /// `.._PARTITIONS` is then an error.
+    /// `.._PARTITIONS` is then an error; and so is `.._BUDGETS` if it has budgets.
     ///
     /// # Errors
     /// As [`from_env`](Self::from_env).
@@ -101,7 +104,9 @@ impl PoolConfig {
             problems: Vec::new(),
         };
         let variables = reader.decode(variables);
+        reader.list_budgets(&variables);
         reader.list_partitions(&variables);
+        reader.refuse_ambiguous_names();
         reader.apply(&variables);
         reader.config.origins.note_variables(prefix);
         ConfigError::check(reader.problems)?;
@@ -111,11 +116,13 @@ impl PoolConfig {
 
 /// The variable that states `field`.
 pub(super) fn variable(prefix: &str, field: &str) -> String {
-    let rest = match field.strip_prefix("partition.") {
-        Some(field) if field.contains('.') => field,
-        None if field.starts_with(ExternalPool::LIST) => ExternalPool::LIST,
-        None if !field.starts_with(PartitionConfig::LIST) => field,
-        _ => "partitions",
+    let rest = match field.split_once('.') {
+        _ if field.starts_with(ExternalPool::LIST) => ExternalPool::LIST,
+        Some((PartitionConfig::LIST, field)) if field.contains('.') => field,
+        Some((BudgetConfig::LIST, rest)) if rest.contains('.') => field,
+        _ if field.starts_with(PartitionConfig::LIST) => "partitions",
+        _ if field.starts_with(BudgetConfig::LIST) => "budgets",
+        _ => field,
     };
     format!("{prefix}_{}", upper(rest))
 }
@@ -162,6 +169,24 @@ impl Reader<'_> {
         found
     }
 
+    /// Makes sure that each budget which a variable can name is there.
+    fn list_budgets(&mut self, variables: &[Variable]) {
+        match variables.iter().find(|(name, _)| name == "BUDGETS") {
+            None => {}
+            Some(_) if !self.config.budgets.is_empty() => {
+                self.report("BUDGETS", "the configuration has budgets already; unset it");
+            }
+            Some((_, names)) => {
+                for name in self.listed("BUDGETS", names, "main,reports") {
+                    self.config.budgets.push(BudgetConfig {
+                        name: Some(name),
+                        ..BudgetConfig::default()
+                    });
+                }
+            }
+        }
+    }
+
     /// Makes sure that each partition which a variable can name is there.
     fn list_partitions(&mut self, variables: &[Variable]) {
         match variables.iter().find(|(name, _)| name == "PARTITIONS") {
@@ -172,21 +197,23 @@ impl Reader<'_> {
                     "the configuration has partitions already, and keeps their order; unset it",
                 );
             }
-            Some((_, names)) => self.add_listed(names),
+            Some((_, names)) => {
+                for name in self.listed("PARTITIONS", names, "transactional,analytical,batch") {
+                    self.add_partition(&name);
+                }
+            }
         }
-        self.refuse_ambiguous_names();
     }
 
-    fn add_listed(&mut self, names: &str) {
+    /// The names in the value of a variable; none if it is no list of names.
+    fn listed(&mut self, variable: &str, names: &str, example: &str) -> Vec<String> {
         let names: Vec<_> = names.split(',').map(str::trim).collect();
         if names.iter().all(|name| is_name(name)) {
-            names.iter().for_each(|name| self.add_partition(name));
-        } else {
-            self.report(
-                "PARTITIONS",
-                "expected names with commas between, such as transactional,analytical,batch",
-            );
+            return names.into_iter().map(str::to_owned).collect();
         }
+        let problem = format!("expected names with commas between, such as {example}");
+        self.report(variable, problem);
+        Vec::new()
     }
 
     fn add_partitions<'n>(&mut self, names: impl Iterator<Item = &'n str>) {
@@ -211,39 +238,33 @@ impl Reader<'_> {
     }
 
     fn refuse_ambiguous_names(&mut self) {
-        let names: Vec<_> = self.names().map(|(_, name)| name.to_owned()).collect();
-        for (index, name) in names.iter().enumerate() {
+        let owned = |(_, name): (usize, &str)| name.to_owned();
+        let budgets: Vec<_> = names(&self.config.budgets).map(owned).collect();
+        let partitions: Vec<_> = names(&self.config.partitions).map(owned).collect();
+        self.refuse_twins("budgets", "BUDGET_", &budgets);
+        self.refuse_twins("partitions", "", &partitions);
+        for name in &partitions {
             let own = upper(name);
-            let twin = names[..index]
-                .iter()
-                .find(|other| *other != name && upper(other) == own);
-            if let Some(twin) = twin {
-                self.report(
-                    &own,
-                    format!(
-                        "is ambiguous: the partitions {twin} and {name} have the same variables"
-                    ),
+            let is_in = |table: &str| own == table || own.starts_with(&format!("{table}_"));
+            if ["FLEET", "BOOT", "BUDGET"].into_iter().any(is_in) {
+                let problem = format!(
+                    "is ambiguous: rename the partition {name}, whose variables are not its own"
                 );
-            }
-            if ["FLEET", "BOOT"]
-                .iter()
-                .any(|table| own == *table || own.starts_with(&format!("{table}_")))
-            {
-                self.report(
-                    &own,
-                    format!(
-                        "is ambiguous: rename the partition {name}, whose variables are not its own"
-                    ),
-                );
+                self.report(&own, problem);
             }
         }
     }
 
-    /// Each partition that has a name which can be part of a variable, with its index.
-    fn names(&self) -> impl Iterator<Item = (usize, &str)> {
-        let indexed = self.config.partitions.iter().enumerate();
-        let named = indexed.filter_map(|(index, partition)| Some((index, partition.name()?)));
-        named.filter(|(_, name)| is_name(name))
+    fn refuse_twins(&mut self, list: &str, before: &str, names: &[String]) {
+        for (index, name) in names.iter().enumerate() {
+            let own = upper(name);
+            let is_twin = |other: &&String| *other != name && upper(other) == own;
+            if let Some(twin) = names[..index].iter().find(is_twin) {
+                let problem =
+                    format!("is ambiguous: the {list} {twin} and {name} have the same variables");
+                self.report(&format!("{before}{own}"), problem);
+            }
+        }
     }
 
     fn apply(&mut self, variables: &[Variable]) {
@@ -253,7 +274,8 @@ impl Reader<'_> {
         {
             self.config.boot.wait = None;
         }
-        for (name, value) in variables.iter().filter(|(name, _)| name != "PARTITIONS") {
+        let is_list = |name: &str| name == "PARTITIONS" || name == "BUDGETS";
+        for (name, value) in variables.iter().filter(|(name, _)| !is_list(name)) {
             if let Err(problem) = self.apply_one(name, value) {
                 self.report(name, problem);
             }
@@ -271,13 +293,8 @@ impl Reader<'_> {
             Part::Pool => (key.clone(), config.set(&key, value)),
             Part::Fleet => (format!("fleet.{key}"), config.fleet.set(&key, value)),
             Part::Boot => (format!("boot.{key}"), config.boot.set(&key, value)),
-            Part::Partition(index) => {
-                let partition = &mut config.partitions[index];
-                (
-                    format!("{}.{key}", partition.path(index)),
-                    partition.set(&key, value),
-                )
-            }
+            Part::Budget(index) => set_one(&mut config.budgets, index, &key, value),
+            Part::Partition(index) => set_one(&mut config.partitions, index, &key, value),
         };
         result.map_err(|error| error.to_string())?;
         self.config.origins.note(path, self.full(name));
@@ -293,25 +310,16 @@ impl Reader<'_> {
         if key == "service" || key == "url" {
             return Some((Part::Pool, key));
         }
+        if let Some(name) = name.strip_prefix("BUDGET_") {
+            let (index, key) = target_of(&self.config.budgets, name)?;
+            return Some((Part::Budget(index), key));
+        }
         let tables = [("fleet_", Part::Fleet), ("boot_", Part::Boot)];
         let table = tables
             .into_iter()
             .find_map(|(table, part)| Some((part, key.strip_prefix(table)?.to_owned())));
-        table.or_else(|| self.partition_target(name))
-    }
-
-    /// One partition's name may begin with another's, so a field that exists is looked for before one that does not.
-    fn partition_target(&self, name: &str) -> Option<(Part, String)> {
-        let candidates = self.names().filter_map(|(index, partition)| {
-            let key = name.strip_prefix(&upper(partition))?.strip_prefix('_')?;
-            Some((Part::Partition(index), key.to_ascii_lowercase()))
-        });
-        let candidates: Vec<_> = candidates.filter(|(_, key)| key != "name").collect();
-        let fields = fields_of::<PartitionConfig>();
-        let known = candidates
-            .iter()
-            .find(|(_, key)| fields.contains(&key.as_str()));
-        known.or(candidates.first()).cloned()
+        let partition = |(index, key)| (Part::Partition(index), key);
+        table.or_else(|| target_of(&self.config.partitions, name).map(partition))
     }
 
     fn external_pools(&mut self, text: &str) -> Result<(), String> {
@@ -335,11 +343,12 @@ impl Reader<'_> {
     }
 
     fn unknown(&self) -> String {
-        let partitions = self.names().map(|(_, name)| format!("{}_..", upper(name)));
+        let partitions = names(&self.config.partitions);
+        let partitions = partitions.map(|(_, name)| format!("{}_..", upper(name)));
         let partitions = partitions.collect::<Vec<_>>().join(", ");
         format!(
-            "unknown variable; known after {}_ are SERVICE, URL, FLEET_.., BOOT_.., PARTITIONS, and of the \
-             partitions {partitions}",
+            "unknown variable; known after {}_ are SERVICE, URL, FLEET_.., BOOT_.., BUDGETS, BUDGET_<name>_.., \
+             PARTITIONS, and of the partitions {partitions}",
             self.prefix
         )
     }
@@ -361,7 +370,42 @@ enum Part {
     Fleet,
     Boot,
     /// By its index.
+    Budget(usize),
+    /// By its index.
     Partition(usize),
+}
+
+/// Each of a list that has a name which can be part of a variable, with its index.
+fn names<T: Named>(list: &[T]) -> impl Iterator<Item = (usize, &str)> {
+    let indexed = list.iter().enumerate();
+    let named = indexed.filter_map(|(index, item)| Some((index, item.name()?)));
+    named.filter(|(_, name)| is_name(name))
+}
+
+/// The one of a list, and its field, that a variable means.
+///
+/// One name may begin with another, so a field that exists is looked for before one that does not.
+fn target_of<T: Named>(list: &[T], variable: &str) -> Option<(usize, String)> {
+    let candidates = names(list).filter_map(|(index, name)| {
+        let key = variable.strip_prefix(&upper(name))?.strip_prefix('_')?;
+        Some((index, key.to_ascii_lowercase()))
+    });
+    let candidates: Vec<_> = candidates.filter(|(_, key)| key != "name").collect();
+    let fields = fields_of::<T>();
+    let known = candidates
+        .iter()
+        .find(|(_, key)| fields.contains(&key.as_str()));
+    known.or(candidates.first()).cloned()
+}
+
+fn set_one<T: Named>(
+    list: &mut [T],
+    index: usize,
+    key: &str,
+    value: Leaf<'_>,
+) -> (String, Result<(), LeafError>) {
+    let item = &mut list[index];
+    (format!("{}.{key}", item.path(index)), item.set(key, value))
 }
 
 fn external_pool(item: &str) -> Option<ExternalPool> {
@@ -406,6 +450,9 @@ mod tests {
                 "SHOP_DB_BATCH_NIGHT_MAX_HOLD",
             ),
             ("partition.batch", "SHOP_DB_PARTITIONS"),
+            ("budget.main.hand_over", "SHOP_DB_BUDGET_MAIN_HAND_OVER"),
+            ("budget.main", "SHOP_DB_BUDGETS"),
+            ("budget[2].name", "SHOP_DB_BUDGETS"),
             ("partition[2].name", "SHOP_DB_PARTITIONS"),
         ] {
             assert_eq!(variable("SHOP_DB", field), name);

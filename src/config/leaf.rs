@@ -53,6 +53,18 @@ pub(super) fn is_name(name: &str) -> bool {
     (1..=32).contains(&name.len()) && name.chars().all(allowed)
 }
 
+/// For `#[serde(deserialize_with)]`: a name of something else. One that breaks the rule may be a secret in the wrong
+/// place, and is not taken in.
+pub(super) fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    if is_name(&name) {
+        return Ok(Some(name));
+    }
+    Err(de::Error::custom(format_args!(
+        "cannot be used: {NAME_RULE}"
+    )))
+}
+
 /// Takes `new` over, if it is stated.
 pub(super) fn replace<T>(old: &mut Option<T>, new: Option<T>) {
     if new.is_some() {

@@ -51,8 +51,64 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Lending idle slots
+//! Partitions on one server may share a [budget](BudgetConfig): what none of them has reserved goes to whoever asks.
+//! ```
+//! # use partitioned_pool::config::{BudgetConfig, ConfigError, FleetConfig, HandOver, PartitionConfig, PoolConfig};
+//! # fn main() -> Result<(), ConfigError> {
+//! let built = PoolConfig::new("shop", "postgres://shop@db/shop", FleetConfig::new(3, 1))
+//!     .budget(BudgetConfig::new("main", 30).hand_over(HandOver::DeclaredOrder))
+//!     .transactional(PartitionConfig::transactional(25).budget("main").reserved(12))
+//!     .analytical(PartitionConfig::analytical(10).budget("main").reserved(0));
+//!
+//! let file = PoolConfig::from_toml(r#"
+//!     service = "shop"
+//!     url = "postgres://shop@db/shop"
+//!     fleet = { max_replicas = 3, surge = 1 }
+//!
+//!     [[budget]]
+//!     name = "main"
+//!     capacity = 30
+//!     hand_over = "declared_order"
+//!
+//!     [[partition]]
+//!     name = "transactional"
+//!     budget = "main"
+//!     reserved = 12
+//!     max_connections = 25
+//!
+//!     [[partition]]
+//!     name = "analytical"
+//!     budget = "main"
+//!     reserved = 0
+//!     max_connections = 10
+//! "#)?;
+//!
+//! let environment = PoolConfig::from_vars("SHOP_DB", [
+//!     ("SHOP_DB_SERVICE", "shop"),
+//!     ("SHOP_DB_URL", "postgres://shop@db/shop"),
+//!     ("SHOP_DB_FLEET_MAX_REPLICAS", "3"),
+//!     ("SHOP_DB_FLEET_SURGE", "1"),
+//!     ("SHOP_DB_BUDGETS", "main"),
+//!     ("SHOP_DB_BUDGET_MAIN_CAPACITY", "30"),
+//!     ("SHOP_DB_BUDGET_MAIN_HAND_OVER", "declared_order"),
+//!     ("SHOP_DB_TRANSACTIONAL_BUDGET", "main"),
+//!     ("SHOP_DB_TRANSACTIONAL_RESERVED", "12"),
+//!     ("SHOP_DB_TRANSACTIONAL_MAX_CONNECTIONS", "25"),
+//!     ("SHOP_DB_ANALYTICAL_BUDGET", "main"),
+//!     ("SHOP_DB_ANALYTICAL_RESERVED", "0"),
+//!     ("SHOP_DB_ANALYTICAL_MAX_CONNECTIONS", "10"),
+//! ].map(|(name, value)| (name.to_owned(), value.to_owned())))?;
+//!
+//! assert_eq!(built.resolve()?, file.resolve()?);
+//! assert_eq!(built.resolve()?, environment.resolve()?);
+//! # Ok(())
+//! # }
+//! ```
 
 mod boot;
+mod budget;
 mod defaults;
 mod env;
 mod error;
@@ -64,6 +120,7 @@ mod partition;
 mod resolve;
 mod rules;
 mod settings;
+mod sharing;
 mod toml_file;
 mod url;
 
@@ -74,12 +131,15 @@ use serde::Deserialize;
 
 pub use self::{
     boot::{BootConfig, DEFAULT_CHECK_TIMEOUT, WhenUnavailable},
+    budget::{BudgetConfig, HandOver},
     defaults::Defaults,
     error::{ConfigError, Problem},
     fleet::{ExternalPool, FleetCheck, FleetConfig},
     limit::Limit,
     partition::{ANALYTICAL, Kind, LIFETIME_JITTER_PERCENT, PartitionConfig, TRANSACTIONAL},
-    settings::{BootSettings, ExternalSettings, FleetSettings, PartitionSettings, Settings},
+    settings::{
+        BootSettings, BudgetSettings, ExternalSettings, FleetSettings, PartitionSettings, Settings,
+    },
     url::DatabaseUrl,
 };
 use self::{
@@ -117,6 +177,8 @@ pub struct PoolConfig {
     fleet: FleetConfig,
     #[serde(default)]
     boot: BootConfig,
+    #[serde(default, rename = "budget")]
+    budgets: Vec<BudgetConfig>,
     #[serde(default, rename = "partition")]
     partitions: Vec<PartitionConfig>,
     #[serde(skip)]
@@ -168,6 +230,13 @@ impl PoolConfig {
     #[must_use]
     pub fn partition(mut self, partition: PartitionConfig) -> Self {
         self.partitions.push(partition);
+        self
+    }
+
+    /// Adds a budget for partitions that name it. Default: none, and each partition has its own.
+    #[must_use]
+    pub fn budget(mut self, budget: BudgetConfig) -> Self {
+        self.budgets.push(budget);
         self
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::{
-    leaf::{Named, Overlay, replace},
+    leaf::{self, Named, Overlay, replace},
     limit::{self, Limit},
     url::DatabaseUrl,
 };
@@ -75,6 +75,8 @@ pub struct PartitionConfig {
     pub(super) kind: Option<Kind>,
     pub(super) url: Option<DatabaseUrl>,
     pub(super) max_connections: Option<u32>,
+    #[serde(default, deserialize_with = "leaf::name")]
+    pub(super) budget: Option<String>,
     pub(super) reserved: Option<u32>,
     pub(super) max_waiters: Option<u32>,
     #[serde(default, deserialize_with = "limit::duration")]
@@ -123,8 +125,19 @@ impl PartitionConfig {
         self
     }
 
-    /// The slots that are guaranteed to this partition. Default: `max_connections`, which is also the only value
-    /// that this version accepts: lending the rest to other partitions is not available yet.
+    /// The [budget](super::BudgetConfig) that this partition draws from, with others on its server; then
+    /// [`reserved`](Self::reserved) must be stated. Default: a budget of its own, of `max_connections`, of which
+    /// nothing is lent.
+    #[must_use]
+    pub fn budget(mut self, name: impl Into<String>) -> Self {
+        self.budget = Some(name.into());
+        self
+    }
+
+    /// The slots that are guaranteed to this partition: never lent, and granted at once. From 0 to
+    /// `max_connections` where it names a [`budget`](Self::budget), and must be stated there; 0 only if the
+    /// other partitions of that budget do not reserve all of it. Default without one: `max_connections`, which is then
+    /// the only value allowed.
     #[must_use]
     pub fn reserved(mut self, slots: u32) -> Self {
         self.reserved = Some(slots);
@@ -196,7 +209,7 @@ impl PartitionConfig {
     /// The longest that a caller may keep a connection. Then its query is cancelled and the connection taken
     /// away: the slot is free for others, and what the late owner does with the connection fails with the
     /// driver's "connection closed". It is kept on the client's side, so it also holds when the network is cut.
-    /// Looked at once a second. Default: off.
+    /// Looked at once a second; many are ended one after the other, the oldest first, ten a second. Default: off.
     #[must_use]
     pub fn max_hold(mut self, limit: impl Into<Limit>) -> Self {
         self.max_hold = Some(limit.into());
@@ -217,8 +230,9 @@ impl PartitionConfig {
         self
     }
 
-    /// The idle connections that are kept ready; at most `max_connections`. Default by kind: a quarter of
-    /// `max_connections`, rounded up, or 0.
+    /// The idle connections that are kept ready; at most `max_connections`, and those of the partitions of one
+    /// budget at most its capacity together. Default by kind: a quarter of `max_connections`, rounded up, or 0; in
+    /// a shared budget at most `reserved`.
     #[must_use]
     pub fn min_idle(mut self, connections: u32) -> Self {
         self.min_idle = Some(connections);
@@ -252,6 +266,7 @@ impl Overlay for PartitionConfig {
             kind,
             url,
             max_connections,
+            budget,
             reserved,
             max_waiters,
             acquire_timeout,
@@ -272,6 +287,7 @@ impl Overlay for PartitionConfig {
         replace(&mut self.kind, kind);
         replace(&mut self.url, url);
         replace(&mut self.max_connections, max_connections);
+        replace(&mut self.budget, budget);
         replace(&mut self.reserved, reserved);
         replace(&mut self.max_waiters, max_waiters);
         replace(&mut self.acquire_timeout, acquire_timeout);

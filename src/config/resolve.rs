@@ -13,6 +13,7 @@ use super::{
     partition::{ANALYTICAL, Kind, PartitionConfig, TRANSACTIONAL},
     rules::{self, Checked},
     settings::{BootSettings, ExternalSettings, FleetSettings, PartitionSettings, Settings},
+    sharing,
     url::DatabaseUrl,
 };
 
@@ -24,7 +25,8 @@ impl PoolConfig {
     /// # Errors
     /// Everything that is wrong, at once: what must be stated and is not (`service`, a URL, `max_replicas`,
     /// `surge`, `max_connections` of `transactional` and `analytical`), values out of their range, timeouts of 0,
-    /// names that are not unique or break the rule, and an `application_name` that Postgres would cut off.
+    /// names that are not unique or break the rule, an `application_name` that Postgres would cut off, and budgets
+    /// that their partitions cannot share: see [`BudgetConfig`](super::BudgetConfig).
     ///
     /// # Examples
     /// ```
@@ -41,11 +43,20 @@ impl PoolConfig {
             config: self,
             problems: self.misplaced.clone(),
         };
+        let (service, fleet, boot) = (
+            check.service(),
+            check.fleet(&self.fleet),
+            check.boot(&self.boot),
+        );
+        let stated = sharing::stated(&mut check, &self.budgets);
+        let partitions = check.partitions();
+        let budgets = sharing::budgets(&mut check, &stated, &self.partitions, &partitions);
         let settings = Settings {
-            service: check.service(),
-            fleet: check.fleet(&self.fleet),
-            boot: check.boot(&self.boot),
-            partitions: check.partitions(),
+            service,
+            fleet,
+            boot,
+            partitions,
+            budgets,
         };
         ConfigError::check(check.problems)?;
         Ok(settings)
@@ -54,17 +65,17 @@ impl PoolConfig {
 
 /// The checks, with the problems found so far. After a problem, a check goes on with some other value: it is
 /// never seen, because `resolve` then ends with the problems.
-struct Check<'a> {
+pub(super) struct Check<'a> {
     config: &'a PoolConfig,
     problems: Vec<Problem>,
 }
 
 impl Check<'_> {
-    fn accept<T>(&mut self, field: &str, checked: Checked<T>) -> Option<T> {
+    pub(super) fn accept<T>(&mut self, field: &str, checked: Checked<T>) -> Option<T> {
         checked.map_err(|problem| self.report(field, problem)).ok()
     }
 
-    fn report(&mut self, field: &str, problem: impl Into<String>) {
+    pub(super) fn report(&mut self, field: &str, problem: impl Into<String>) {
         let mut problem = Problem::new(field, problem);
         problem.origin = self.config.origins.find(field);
         self.problems.push(problem);
@@ -224,13 +235,14 @@ impl Check<'_> {
         let size = of.accept("max_connections", size);
         let own = partition;
         let other = Defaults::of(kind);
+        let reserved = of.reserved(own, size);
         PartitionSettings {
             kind,
             url: of.url(own.url.as_ref()),
             application_name: of.application_name(&name),
             name,
             max_connections: size.unwrap_or(NonZeroU32::MIN),
-            reserved: of.reserved(own.reserved, size),
+            reserved: reserved.unwrap_or_default(),
             max_waiters: of.max_waiters(own.max_waiters, other, size),
             acquire_timeout: of.wait(
                 "acquire_timeout",
@@ -262,7 +274,7 @@ impl Check<'_> {
             max_hold: of.client("max_hold", own.max_hold, other.max_hold),
             idle_timeout: of.client("idle_timeout", own.idle_timeout, other.idle_timeout),
             max_lifetime: of.client("max_lifetime", own.max_lifetime, other.max_lifetime),
-            min_idle: of.min_idle(own.min_idle, other, size),
+            min_idle: of.min_idle(own, other, size, reserved),
             validate_after_idle: of.client(
                 "validate_after_idle",
                 own.validate_after_idle,
@@ -273,7 +285,7 @@ impl Check<'_> {
     }
 
     /// A name twice is a problem of its own; names that break the rule are reported apart.
-    fn unique<T: Named>(&mut self, list: &[T]) {
+    pub(super) fn unique<T: Named>(&mut self, list: &[T]) {
         let mut seen = BTreeSet::new();
         let mut reported = BTreeSet::new();
         for (index, item) in list.iter().enumerate() {
@@ -311,12 +323,13 @@ impl Fields<'_, '_> {
         rules::application_name(service.unwrap_or_default(), name)
     }
 
-    fn reserved(&mut self, own: Option<u32>, size: Option<NonZeroU32>) -> u32 {
+    fn reserved(&mut self, own: &PartitionConfig, size: Option<NonZeroU32>) -> Option<u32> {
         let size = size.map(NonZeroU32::get);
-        let reserved = own.or(size).map(|n| rules::reserved(n, size));
-        reserved
-            .and_then(|reserved| self.accept("reserved", reserved))
-            .unwrap_or_default()
+        let reserved = match own.budget {
+            Some(_) => rules::reserved_shared(own.reserved, size),
+            None => rules::reserved_alone(own.reserved, size),
+        };
+        self.accept("reserved", reserved)
     }
 
     fn max_waiters(&mut self, own: Option<u32>, other: &Defaults, size: Option<NonZeroU32>) -> u32 {
@@ -325,10 +338,17 @@ impl Fields<'_, '_> {
         self.accept("max_waiters", waiters).unwrap_or_default()
     }
 
-    fn min_idle(&mut self, own: Option<u32>, other: &Defaults, size: Option<NonZeroU32>) -> u32 {
+    /// Filling must never take what another partition could borrow, unless the owner wants that.
+    fn min_idle(
+        &mut self,
+        own: &PartitionConfig,
+        other: &Defaults,
+        size: Option<NonZeroU32>,
+        reserved: Option<u32>,
+    ) -> u32 {
         let size = size.map(NonZeroU32::get);
-        let default = size.map(|size| other.min_idle(size));
-        let min_idle = rules::min_idle(own.or(default).unwrap_or_default(), size);
+        let default = size.map(|size| other.min_idle(size).min(reserved.unwrap_or_default()));
+        let min_idle = rules::at_most_max(own.min_idle.or(default).unwrap_or_default(), size);
         self.accept("min_idle", min_idle).unwrap_or_default()
     }
 

@@ -53,32 +53,30 @@ pub(super) fn waiters(n: u32) -> Checked<u32> {
     Ok(n)
 }
 
-/// The connections kept ready: at most all of them.
-pub(super) fn min_idle(n: u32, max_connections: Option<u32>) -> Checked<u32> {
+/// A part of the connections of a partition: at most all of them.
+pub(super) fn at_most_max(n: u32, max_connections: Option<u32>) -> Checked<u32> {
     match max_connections {
         Some(max) if n > max => Err(format!("{n} is above max_connections, which is {max}")),
         _ => connections(Some(n), ""),
     }
 }
 
-/// The slots guaranteed to a partition: at most all of them.
-pub(super) fn reserved(n: u32, max_connections: Option<u32>) -> Checked<u32> {
-    match max_connections {
-        Some(max) if n > max => Err(format!("{n} is above max_connections, which is {max}")),
-        Some(max) => refuse_borrowing(n, max),
-        None => connections(Some(n), ""),
+/// The slots guaranteed to a partition that draws from a budget of its own: all of them.
+pub(super) fn reserved_alone(stated: Option<u32>, max_connections: Option<u32>) -> Checked<u32> {
+    match (stated, max_connections) {
+        (Some(n), Some(max)) if n < max => Err(format!(
+            "{n} is below max_connections, which is {max}: name a budget to borrow the rest from, or leave \
+             reserved out"
+        )),
+        (stated, max) => at_most_max(stated.or(max).unwrap_or_default(), max),
     }
 }
 
-/// THE place that keeps every partition a budget of its own: without it, what is not reserved could be lent.
-fn refuse_borrowing(reserved: u32, max_connections: u32) -> Checked<u32> {
-    if reserved == max_connections {
-        return Ok(reserved);
-    }
-    Err(format!(
-        "{reserved} is below max_connections, which is {max_connections}: borrowing between partitions is not \
-         available yet; leave reserved out"
-    ))
+/// The slots guaranteed to a partition that shares a budget: stated, and at most all that it may hold.
+pub(super) fn reserved_shared(stated: Option<u32>, max_connections: Option<u32>) -> Checked<u32> {
+    let missing = "state how many slots of the budget are guaranteed to this partition (0 if none); there is no \
+                   default in a shared budget";
+    at_most_max(stated.ok_or(missing)?, max_connections)
 }
 
 /// A wait that is always bounded.
@@ -137,7 +135,7 @@ fn not_absurd(time: Duration) -> Checked<Duration> {
     Ok(time)
 }
 
-/// The name of a partition or an external pool.
+/// The name of a partition, a budget or an external pool.
 pub(super) fn name(stated: Option<&str>) -> Checked<String> {
     match stated {
         None => Err(format!("is missing; {NAME_RULE}")),

@@ -2,7 +2,9 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use super::{boot::WhenUnavailable, fleet::FleetCheck, partition::Kind, url::DatabaseUrl};
+use super::{
+    boot::WhenUnavailable, budget::HandOver, fleet::FleetCheck, partition::Kind, url::DatabaseUrl,
+};
 
 /// Everything that the pool needs to know, checked and complete; made by
 /// [`PoolConfig::resolve`](super::PoolConfig::resolve) only.
@@ -18,6 +20,38 @@ pub struct Settings {
     /// The partitions, in the order in which the owner stated them; each name once, and always `transactional`
     /// and `analytical`.
     pub partitions: Vec<PartitionSettings>,
+    /// What they draw from, in the order of their first partitions: each partition is in exactly one budget, alone
+    /// or with others.
+    pub budgets: Vec<BudgetSettings>,
+}
+
+impl Settings {
+    /// The budget that the partition at this position of [`partitions`](Self::partitions) draws from.
+    ///
+    /// # Panics
+    /// If there is no partition at this position.
+    #[must_use]
+    pub fn budget_of(&self, partition: usize) -> &BudgetSettings {
+        let of = |budget: &&BudgetSettings| budget.partitions.contains(&partition);
+        self.budgets
+            .iter()
+            .find(of)
+            .unwrap_or_else(|| panic!("there is no partition {partition}"))
+    }
+}
+
+/// The connections that one replica may have to one server, for one or more partitions; checked and complete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BudgetSettings {
+    /// Its name; that of its partition, where that names no budget.
+    pub name: String,
+    /// The most connections; at least as many as its partitions reserve together, and as each may hold.
+    pub capacity: NonZeroU32,
+    /// Which partition is looked at first when a slot comes free.
+    pub hand_over: HandOver,
+    /// Its partitions, as positions in [`Settings::partitions`]; ascending, and never empty.
+    pub partitions: Vec<usize>,
 }
 
 /// One partition, checked and complete. Limits are `None` where they are off.
@@ -34,7 +68,7 @@ pub struct PartitionSettings {
     pub application_name: String,
     /// The most slots that the partition may hold.
     pub max_connections: NonZeroU32,
-    /// The slots guaranteed to it; in this version always `max_connections`.
+    /// The slots guaranteed to it; `max_connections` where it names no budget.
     pub reserved: u32,
     /// The most callers that may queue.
     pub max_waiters: u32,
@@ -58,7 +92,8 @@ pub struct PartitionSettings {
     pub idle_timeout: Option<Duration>,
     /// The age at which a connection is replaced, before the jitter is taken off.
     pub max_lifetime: Option<Duration>,
-    /// The idle connections that are kept ready; at most `max_connections`.
+    /// The idle connections that are kept ready; at most `max_connections`, and at most the capacity of the budget
+    /// together with those of the other partitions in it.
     pub min_idle: u32,
     /// A connection that was idle for longer is pinged before a caller gets it.
     pub validate_after_idle: Option<Duration>,

@@ -9,7 +9,7 @@ use super::{leaf::fields_of, *};
 const PREFIX: &str = "SHOP_DB";
 
 /// A value that a field must take: as text, and by the builder. Every field of a partition is listed, except
-/// those that every partition states (`name`, `kind`, `max_connections`).
+/// those that every partition states (`name`, `kind`, `max_connections`) and `budget`, which needs one.
 type Setter = fn(PartitionConfig) -> PartitionConfig;
 const GOOD: &[(&str, &str, Setter)] = &[
     ("url", "postgres://reader@standby/shop", |p| {
@@ -86,6 +86,7 @@ const BAD_PARTITION: &[(&str, &[&str])] = &[
     ("kind", &["analytical", "", "Transactional", "0"]),
     ("url", &["", "  "]),
     ("max_connections", &["0", "262144"]),
+    ("budget", &["", "main", "Main", "two words"]),
     ("reserved", &["0", "19", "21"]),
     ("max_waiters", &["1000001"]),
     ("acquire_timeout", BAD_WAIT),
@@ -101,6 +102,13 @@ const BAD_PARTITION: &[(&str, &[&str])] = &[
     ("min_idle", &["21"]),
     ("validate_after_idle", BAD_CLIENT_LIMIT),
     ("reset_session", &["", "1", "on", "True", "30s"]),
+];
+
+/// Values that a field of the budget `main` must refuse, in [`Stated::shared`].
+const BAD_BUDGET: &[(&str, &[&str])] = &[
+    ("name", &["", "Main", "two words", "ü"]),
+    ("capacity", &["0", "262144"]),
+    ("hand_over", &["", "oldest", "OldestFirst", "1"]),
 ];
 
 const BAD_FLEET: &[(&str, &[&str])] = &[
@@ -145,6 +153,7 @@ const BAD_POOL: &[(&str, &[&str])] = &[
 ];
 
 const COUNTS: &[&str] = &[
+    "capacity",
     "max_connections",
     "reserved",
     "max_waiters",
@@ -163,6 +172,7 @@ struct Stated {
     pool: Vec<(String, String)>,
     fleet: Vec<(String, String)>,
     boot: Vec<(String, String)>,
+    budgets: Vec<Vec<(String, String)>>,
     partitions: Vec<Vec<(String, String)>>,
 }
 
@@ -183,6 +193,7 @@ impl Stated {
             pool: fields(&[("service", "shop"), ("url", "postgres://shop:pw@db/shop")]),
             fleet: fields(&[("max_replicas", "3"), ("surge", "1")]),
             boot: vec![],
+            budgets: vec![],
             partitions: vec![
                 fields(&[("name", "transactional"), ("max_connections", "20")]),
                 fields(&[("name", "analytical"), ("max_connections", "10")]),
@@ -190,9 +201,32 @@ impl Stated {
         }
     }
 
+    /// Both partitions in the budget `main` of 30.
+    fn shared() -> Self {
+        let partition = |name, reserved, max| {
+            fields(&[
+                ("name", name),
+                ("budget", "main"),
+                ("reserved", reserved),
+                ("max_connections", max),
+            ])
+        };
+        Self {
+            budgets: vec![fields(&[("name", "main"), ("capacity", "30")])],
+            partitions: vec![
+                partition("transactional", "12", "25"),
+                partition("analytical", "0", "10"),
+            ],
+            ..Self::base()
+        }
+    }
+
     fn toml(&self) -> String {
         let mut text = toml_lines(&self.pool) + "[fleet]\n" + &toml_lines(&self.fleet);
         text += &("[boot]\n".to_owned() + &toml_lines(&self.boot));
+        for budget in &self.budgets {
+            text += &("[[budget]]\n".to_owned() + &toml_lines(budget));
+        }
         for partition in &self.partitions {
             text += &("[[partition]]\n".to_owned() + &toml_lines(partition));
         }
@@ -200,12 +234,12 @@ impl Stated {
     }
 
     fn variables(&self) -> Vec<(String, String)> {
-        let names = self
-            .partitions
-            .iter()
-            .map(|partition| partition[0].1.clone())
-            .collect::<Vec<_>>();
+        let names = names_in(&self.partitions);
+        let budgets = names_in(&self.budgets);
         let mut variables = vec![(format!("{PREFIX}_PARTITIONS"), names.join(","))];
+        if !budgets.is_empty() {
+            variables.push((format!("{PREFIX}_BUDGETS"), budgets.join(",")));
+        }
         let mut add = |table: &str, fields: &[(String, String)]| {
             for (key, value) in fields.iter().filter(|(key, _)| key != "name") {
                 let name = format!("{PREFIX}_{table}{key}")
@@ -217,6 +251,9 @@ impl Stated {
         add("", &self.pool);
         add("fleet_", &self.fleet);
         add("boot_", &self.boot);
+        for (name, budget) in budgets.iter().zip(&self.budgets) {
+            add(&format!("budget_{name}_"), budget);
+        }
         for (name, partition) in names.iter().zip(&self.partitions) {
             add(&format!("{name}_"), partition);
         }
@@ -230,6 +267,10 @@ impl Stated {
     fn through_variables(&self) -> Result<Settings, ConfigError> {
         PoolConfig::from_vars(PREFIX, self.variables())?.resolve()
     }
+}
+
+fn names_in(list: &[Vec<(String, String)>]) -> Vec<String> {
+    list.iter().map(|fields| fields[0].1.clone()).collect()
 }
 
 fn toml_lines(fields: &[(String, String)]) -> String {
@@ -303,6 +344,10 @@ fn each_bad(mut check: impl FnMut(&Stated, &str, &str, &str)) {
             put(&mut stated.boot, "when_unavailable", "wait");
         }
     });
+    each("budget.main.", BAD_BUDGET, |stated, field, value| {
+        *stated = Stated::shared();
+        put(&mut stated.budgets[0], field, value);
+    });
     each(
         "partition.transactional.",
         BAD_PARTITION,
@@ -318,13 +363,13 @@ fn the_tables_of_bad_values_list_every_field() {
         (BAD_PARTITION, fields_of::<PartitionConfig>()),
         (BAD_FLEET, fields_of::<FleetConfig>()),
     ];
-    for (table, fields) in tables
-        .into_iter()
-        .chain([(BAD_BOOT, fields_of::<BootConfig>())])
-    {
+    for (table, fields) in tables.into_iter().chain([
+        (BAD_BOOT, fields_of::<BootConfig>()),
+        (BAD_BUDGET, fields_of::<BudgetConfig>()),
+    ]) {
         assert_eq!(names_of(table), set_of(fields));
     }
-    let of_parts = ["fleet", "boot", "partition"].map(str::to_owned);
+    let of_parts = ["fleet", "boot", "budget", "partition"].map(str::to_owned);
     let pool = names_of(BAD_POOL)
         .into_iter()
         .chain(of_parts)
@@ -335,7 +380,9 @@ fn the_tables_of_bad_values_list_every_field() {
 #[test]
 fn the_table_of_good_values_lists_every_field() {
     let good = GOOD.iter().map(|(field, _, _)| *field);
-    let good: Vec<_> = good.chain(["name", "kind", "max_connections"]).collect();
+    let good: Vec<_> = good
+        .chain(["name", "kind", "max_connections", "budget"])
+        .collect();
     assert_eq!(set_of(&good), set_of(fields_of::<PartitionConfig>()));
 }
 
@@ -347,7 +394,8 @@ fn a_bad_value_in_a_file_is_an_error_that_names_its_field_and_line() {
             .expect_err(&format!("{path} = {value:?} was accepted"));
         let path = path
             .replace("transactional.name", "[1].name")
-            .replace("partition.[", "partition[");
+            .replace("partition.[", "partition[")
+            .replace("budget.main.name", "budget[1].name");
         let named = error
             .problems()
             .iter()
@@ -424,11 +472,8 @@ fn json(stated: &Stated) -> String {
     let mut root = table(&stated.pool);
     root["fleet"] = table(&stated.fleet);
     root["boot"] = table(&stated.boot);
-    root["partition"] = stated
-        .partitions
-        .iter()
-        .map(|partition| table(partition))
-        .collect();
+    root["budget"] = stated.budgets.iter().map(|it| table(it)).collect();
+    root["partition"] = stated.partitions.iter().map(|it| table(it)).collect();
     root.to_string()
 }
 
@@ -610,6 +655,8 @@ fn unknown_variables_are_named() {
         "COLOUR",
         "FLEET_COLOUR",
         "BOOT_COLOUR",
+        "BUDGET_COLOUR",
+        "BUDGET",
         "ANALYTICAL_COLOUR",
         "ANALYTICAL_NAME",
         "Url",
@@ -635,6 +682,7 @@ fn a_table_in_the_wrong_shape_is_explained() {
             "write [[partition]], with two brackets",
         ),
         ("partition = [1]", "partition[1]", "expected a table"),
+        ("budget = 'main'", "budget", "write [[budget]]"),
         ("fleet = 3", "fleet", "expected a table"),
         (
             "[fleet]\nexternal = 'jobs=4'",
@@ -765,6 +813,7 @@ fn names_whose_variables_are_not_their_own_are_refused() {
         ("a-b,a_b", "SHOP_DB_A_B"),
         ("fleet", "SHOP_DB_FLEET"),
         ("boot-x", "SHOP_DB_BOOT_X"),
+        ("budget", "SHOP_DB_BUDGET"),
     ] {
         let variables = [(format!("{PREFIX}_PARTITIONS"), names.to_owned())];
         let error = PoolConfig::from_vars(PREFIX, variables).unwrap_err();
@@ -890,6 +939,253 @@ fn an_application_name_that_postgres_would_cut_is_refused_with_its_length() {
     assert!(error.to_string().contains("has 64 bytes"), "{error}");
 }
 
+fn lines(error: &ConfigError) -> Vec<String> {
+    error.problems().iter().map(ToString::to_string).collect()
+}
+
+fn sharing(capacity: u32, transactional: [u32; 2], analytical: [u32; 2]) -> PoolConfig {
+    let [reserved, max] = transactional;
+    let transactional = PartitionConfig::transactional(max).reserved(reserved);
+    let [reserved, max] = analytical;
+    let analytical = PartitionConfig::analytical(max).reserved(reserved);
+    built()
+        .budget(BudgetConfig::new("main", capacity))
+        .transactional(transactional.budget("main"))
+        .analytical(analytical.budget("main"))
+}
+
+#[test]
+fn a_shared_budget_is_read_alike_and_holds_its_partitions_in_their_order() {
+    let mut stated = Stated::shared();
+    put(&mut stated.budgets[0], "hand_over", "declared_order");
+    stated.partitions.insert(
+        1,
+        fields(&[
+            ("name", "batch"),
+            ("kind", "analytical"),
+            ("max_connections", "3"),
+        ]),
+    );
+    let budget = BudgetConfig::new("main", 30).hand_over(HandOver::DeclaredOrder);
+    let transactional = PartitionConfig::transactional(25).reserved(12);
+    let analytical = PartitionConfig::analytical(10).reserved(0);
+    let settings = built()
+        .budget(budget)
+        .transactional(transactional.budget("main"))
+        .partition(PartitionConfig::named("batch", Kind::Analytical, 3))
+        .analytical(analytical.budget("main"))
+        .resolve()
+        .unwrap();
+    assert_eq!(stated.through_toml().unwrap(), settings);
+    assert_eq!(stated.through_variables().unwrap(), settings);
+    let json = serde_json::from_str::<PoolConfig>(&json(&stated)).unwrap();
+    assert_eq!(json.resolve().unwrap(), settings);
+
+    let of = |budget: &BudgetSettings| {
+        let partitions = budget.partitions.clone();
+        (
+            budget.name.clone(),
+            budget.capacity.get(),
+            budget.hand_over,
+            partitions,
+        )
+    };
+    let budgets: Vec<_> = settings.budgets.iter().map(of).collect();
+    let main = ("main".to_owned(), 30, HandOver::DeclaredOrder, vec![0, 2]);
+    let batch = ("batch".to_owned(), 3, HandOver::OldestFirst, vec![1]);
+    assert_eq!(budgets, [main, batch]);
+    let names = [0, 1, 2].map(|at| settings.budget_of(at).name.as_str());
+    assert_eq!(names, ["main", "batch", "main"]);
+    let reserved: Vec<_> = settings.partitions.iter().map(|it| it.reserved).collect();
+    assert_eq!(reserved, [12, 3, 0]);
+}
+
+#[test]
+fn a_variable_overrides_one_field_of_a_budget() {
+    let file = PoolConfig::from_toml(&Stated::shared().toml()).unwrap();
+    let variables = [("BUDGET_MAIN_CAPACITY", "40"), ("ANALYTICAL_RESERVED", "5")];
+    let variables = variables.map(|(name, value)| (format!("{PREFIX}_{name}"), value.to_owned()));
+    let settings = file
+        .apply_vars(PREFIX, variables)
+        .unwrap()
+        .resolve()
+        .unwrap();
+    assert_eq!(settings, sharing(40, [12, 25], [5, 10]).resolve().unwrap());
+}
+
+#[test]
+fn budgets_that_a_file_states_cannot_be_listed_again_nor_share_variables() {
+    let file = PoolConfig::from_toml(&Stated::shared().toml()).unwrap();
+    let variables = [(format!("{PREFIX}_BUDGETS"), "main".to_owned())];
+    let error = file.apply_vars(PREFIX, variables).unwrap_err();
+    assert_eq!(error.problems()[0].field, "SHOP_DB_BUDGETS");
+    for (names, field) in [
+        ("a-b,a_b", "SHOP_DB_BUDGET_A_B"),
+        ("a,", "SHOP_DB_BUDGETS"),
+        ("Main", "SHOP_DB_BUDGETS"),
+    ] {
+        let variables = [(format!("{PREFIX}_BUDGETS"), names.to_owned())];
+        let error = PoolConfig::from_vars(PREFIX, variables).unwrap_err();
+        assert_eq!(error.problems()[0].field, field);
+    }
+}
+
+#[test]
+fn what_a_shared_budget_cannot_keep_is_said_with_its_figures() {
+    let cases = [
+        (
+            sharing(20, [12, 25], [0, 10]),
+            "partition.transactional.max_connections: 25 is above the capacity of its budget main, which is 20",
+        ),
+        (
+            sharing(25, [16, 25], [10, 10]),
+            "budget.main.capacity: 25 is below what its partitions reserve: 16 transactional + 10 analytical = 26",
+        ),
+        (
+            sharing(25, [25, 25], [0, 10]),
+            "partition.analytical.reserved: is 0, and the others reserve all 25 of the budget main: its callers \
+             would wait for ever; reserve 1 for it, or less for the others",
+        ),
+        (
+            sharing(30, [26, 25], [0, 10]),
+            "partition.transactional.reserved: 26 is above max_connections, which is 25",
+        ),
+        (
+            sharing(0, [1, 2], [0, 1]),
+            "budget.main.capacity: is 0; it must be at least 1",
+        ),
+        (
+            sharing(30, [12, 25], [0, 10]).budget(BudgetConfig::new("spare", 5)),
+            "budget.spare: no partition draws from it; state budget = \"spare\" in the partitions that do, or \
+             leave it out",
+        ),
+        (
+            sharing(30, [12, 25], [0, 10]).budget(BudgetConfig::new("main", 30)),
+            "budget.main: is stated more than once; names are unique",
+        ),
+        (
+            sharing(30, [12, 25], [0, 10]).partition(PartitionConfig::named(
+                "main",
+                Kind::Analytical,
+                2,
+            )),
+            "budget.main: is also the name of a partition that does not draw from it; rename one of them",
+        ),
+        (
+            sharing(30, [12, 25], [0, 10])
+                .partition(PartitionConfig::named("batch", Kind::Analytical, 2).budget("mian")),
+            "partition.batch.reserved: state how many slots of the budget are guaranteed to this partition (0 if \
+             none); there is no default in a shared budget",
+        ),
+    ];
+    for (config, problem) in cases {
+        let lines = lines(&config.resolve().unwrap_err());
+        assert_eq!(lines[0], problem);
+        assert!(
+            lines.len() == 1 || problem.contains("batch.reserved"),
+            "{lines:?}"
+        );
+    }
+}
+
+#[test]
+fn a_budget_that_is_not_stated_is_answered_with_those_that_are() {
+    let drawing = |config: PoolConfig| {
+        let batch = PartitionConfig::named("batch", Kind::Analytical, 2);
+        let error = config.partition(batch.budget("mian").reserved(1)).resolve();
+        lines(&error.unwrap_err())
+    };
+    assert_eq!(
+        drawing(sharing(30, [12, 25], [0, 10])),
+        ["partition.batch.budget: is not a budget; stated are main"]
+    );
+    let alone = built()
+        .transactional(PartitionConfig::transactional(20))
+        .analytical(PartitionConfig::analytical(10));
+    assert_eq!(
+        drawing(alone),
+        [
+            "partition.batch.budget: is not a budget; none is stated: state one with this name and a capacity, or \
+             leave this out"
+        ]
+    );
+}
+
+#[test]
+fn a_budget_may_have_the_name_of_a_partition_that_draws_from_it() {
+    let config = built()
+        .budget(BudgetConfig::new("transactional", 20))
+        .transactional(
+            PartitionConfig::transactional(20)
+                .budget("transactional")
+                .reserved(10),
+        )
+        .analytical(
+            PartitionConfig::analytical(5)
+                .budget("transactional")
+                .reserved(0),
+        );
+    assert_eq!(config.resolve().unwrap().budgets.len(), 1);
+}
+
+#[test]
+fn a_partition_that_reserves_less_than_it_may_hold_is_told_to_name_a_budget() {
+    let config = built()
+        .transactional(PartitionConfig::transactional(20).reserved(5))
+        .analytical(PartitionConfig::analytical(10));
+    assert_eq!(
+        lines(&config.resolve().unwrap_err()),
+        [
+            "partition.transactional.reserved: 5 is below max_connections, which is 20: name a budget to borrow the \
+             rest from, or leave reserved out"
+        ]
+    );
+}
+
+#[test]
+fn in_a_shared_budget_no_more_is_filled_than_is_reserved() {
+    let settings = |reserved| sharing(30, [reserved, 25], [0, 10]).resolve().unwrap();
+    let filled = [0, 3, 12].map(|reserved| settings(reserved).partitions[0].min_idle);
+    assert_eq!(filled, [0, 3, 7]);
+
+    let own = |transactional: u32, analytical: u32| {
+        let transactional = PartitionConfig::transactional(25).min_idle(transactional);
+        let analytical = PartitionConfig::analytical(10).min_idle(analytical);
+        built()
+            .budget(BudgetConfig::new("main", 30))
+            .transactional(transactional.budget("main").reserved(0))
+            .analytical(analytical.budget("main").reserved(0))
+            .resolve()
+    };
+    assert_eq!(own(20, 10).unwrap().partitions[1].min_idle, 10);
+    assert_eq!(
+        lines(&own(21, 10).unwrap_err()),
+        [
+            "budget.main.capacity: 30 is below the min_idle of its partitions: 21 transactional + 10 analytical = 31"
+        ]
+    );
+}
+
+#[test]
+fn every_problem_of_a_budget_is_found_at_once_with_its_line() {
+    let mut stated = Stated::shared();
+    put(&mut stated.budgets[0], "capacity", "20");
+    put(&mut stated.partitions[0], "reserved", "20");
+    stated.budgets.push(fields(&[("name", "spare")]));
+    let error = stated.through_toml().unwrap_err();
+    let places = error
+        .problems()
+        .iter()
+        .map(|it| (it.field.as_str(), it.origin.as_deref()));
+    let expected = [
+        ("budget.spare.capacity", None),
+        ("partition.transactional.max_connections", Some("line 15")),
+        ("partition.analytical.reserved", Some("line 20")),
+        ("budget.spare", Some("line 10")),
+    ];
+    assert_eq!(places.collect::<Vec<_>>(), expected);
+}
+
 /// A password in marked parts, with whatever may break a parser between them.
 fn password() -> impl Strategy<Value = String> {
     let glue = || prop_oneof!["[@/?#:%&= ,;'\"\\\\\\[\\]{}\n]{0,3}", "\\PC{0,5}"];
@@ -950,8 +1246,9 @@ fn variables_with(url: &str) -> Vec<(String, String)> {
         ("", fields_of::<PoolConfig>()),
         ("FLEET_", fields_of::<FleetConfig>()),
         ("BOOT_", fields_of::<BootConfig>()),
+        ("BUDGET_MAIN_", fields_of::<BudgetConfig>()),
         ("ANALYTICAL_", fields_of::<PartitionConfig>()),
-        ("", &["partitions", "colour"]),
+        ("", &["partitions", "budgets", "colour"]),
     ];
     let named = |table: &str, field: &str| {
         (
@@ -1044,7 +1341,7 @@ proptest! {
     ) {
         let taken = ["transactional", "analytical"];
         let names = extra.iter().filter(|name| !taken.contains(&name.as_str()) && !name.contains(['-']));
-        let names = names.filter(|name| !["fleet", "boot"].iter().any(|table| name.starts_with(table)));
+        let names = names.filter(|name| !["fleet", "boot", "budget"].iter().any(|table| name.starts_with(table)));
         let mut names: Vec<_> = names.map(String::as_str).chain(taken).collect();
         let turn = usize::try_from(seed % 97).unwrap() % names.len();
         names.rotate_left(turn);

@@ -10,6 +10,7 @@ use toml::{
 use super::{
     PoolConfig,
     boot::BootConfig,
+    budget::BudgetConfig,
     error::{ConfigError, Problem, printable},
     fleet::{ExternalPool, FleetConfig},
     leaf::{Leaf, Named, Overlay, fields_of},
@@ -79,6 +80,7 @@ impl<'a> Reader<'a> {
             match key.get_ref().as_ref() {
                 "fleet" => self.fleet(&mut config.fleet, value),
                 "boot" => self.boot(&mut config.boot, value),
+                "budget" => config.budgets = self.list(value),
                 "partition" => config.partitions = self.list(value),
                 _ => self.field(&mut config, "", entry),
             }
@@ -200,6 +202,7 @@ fn is_field(key: &str) -> bool {
         fields_of::<FleetConfig>(),
         fields_of::<ExternalPool>(),
         fields_of::<BootConfig>(),
+        fields_of::<BudgetConfig>(),
         fields_of::<PartitionConfig>(),
     ];
     tables.iter().any(|fields| fields.contains(&key))

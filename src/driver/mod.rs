@@ -90,6 +90,11 @@ pub trait Driver: Manager<Type: Send, Error: Send> + Sized + 'static {
     /// Where it connects to.
     fn endpoint(&self) -> &Endpoint;
 
+    /// Whether [`reset`](Self::reset) makes a connection that `other` has opened one that this driver could
+    /// have opened: the same server, role and database, and nothing else that is settled when connecting.
+    /// Always so for a driver and itself.
+    fn can_dress(&self, other: &Self) -> bool;
+
     /// What the guard derefs to.
     fn client(connection: &Self::Type) -> &Self::Client;
 
@@ -110,9 +115,10 @@ pub trait Driver: Manager<Type: Send, Error: Send> + Sized + 'static {
     /// tells that it cannot.
     fn settle(&self, connection: &mut Self::Type) -> impl Future<Output = Readiness> + Send;
 
-    /// Frees a quiet connection of session state (`reset_session`): prepared statements stay, and the
-    /// limits of the partition are in force afterwards. Makes it so within a bound of its own, or tells
-    /// that it cannot: anything but [`Readiness::Quiet`] is closed.
+    /// Frees a quiet connection of session state, for `reset_session`, or because it was taken over from
+    /// another partition ([`can_dress`](Self::can_dress)): prepared statements stay, and the limits of the
+    /// partition are in force afterwards. Makes it so within a bound of its own, or tells that it cannot:
+    /// anything but [`Readiness::Quiet`] is closed.
     fn reset(&self, connection: &mut Self::Type) -> impl Future<Output = Readiness> + Send;
 
     /// Ends a connection and its backend, and completes when it knows how that went: for a backend

@@ -3,7 +3,7 @@
 //! ```text
 //! granted(role) = max_connections - superuser_reserved_connections
 //!                 - reserved_connections   (16+; not for members of pg_use_reserved_connections)
-//! needed        = (max_replicas + surge) x (partitions + control + external) + reserve
+//! needed        = (max_replicas + surge) x (budgets + control + external) + reserve
 //! ```
 //!
 //! What holds for every report:
@@ -14,7 +14,10 @@
 //!    role in it, and the connections of superusers count toward it. Neither binds a superuser.
 //! 3. No input panics. Sums saturate at `u64::MAX`, which no server grants, so a saturated sum
 //!    never turns into a fleet that fits.
-//! 4. The report fits exactly if every constraint fits and every server could be read.
+//! 4. A partition that shares no budget is one of its own. A shared budget counts once under each
+//!    limit, with what its partitions under that limit can have open together: the sum of what each
+//!    may hold, and at most its capacity.
+//! 5. The report fits exactly if every constraint fits and every server could be read.
 
 use super::report::{
     Constraint, FleetReport, Part, RoleGrant, Scope, ServerReport, ServerState, Term, Warning,
@@ -43,10 +46,12 @@ pub struct Fleet {
     ///
     /// Nothing says to which server they connect, so they count on every one.
     pub external: Vec<ExternalDemand>,
+    /// What several partitions of a replica share. The demands say which draw from it.
+    pub budgets: Vec<SharedBudget>,
 }
 
 impl Fleet {
-    /// A fleet with no reserve and no external pools.
+    /// A fleet with no reserve, no external pools and no shared budgets.
     ///
     /// Replicas and surge have no default, because a wrong guess is found out under load.
     #[must_use]
@@ -56,6 +61,7 @@ impl Fleet {
             surge,
             reserve: 0,
             external: Vec::new(),
+            budgets: Vec::new(),
         }
     }
 }
@@ -84,6 +90,27 @@ impl ExternalDemand {
             size,
             role: None,
             database: None,
+        }
+    }
+}
+
+/// Connections of each replica that several partitions share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SharedBudget {
+    /// Its name.
+    pub name: String,
+    /// The most connections that its partitions have together in one replica.
+    pub capacity: u32,
+}
+
+impl SharedBudget {
+    /// A budget of so many connections.
+    #[must_use]
+    pub fn new(name: impl Into<String>, capacity: u32) -> Self {
+        Self {
+            name: name.into(),
+            capacity,
         }
     }
 }
@@ -121,7 +148,10 @@ pub enum Limits {
     Known(ServerLimits),
     /// The server refused the check itself for want of a slot (SQLSTATE 53300). The report says so,
     /// and does not fit.
-    Full,
+    Full {
+        /// In the server's own words, which tell whether it was the server, the role or the database.
+        said: String,
+    },
 }
 
 /// What a server grants, and to whom.
@@ -248,8 +278,10 @@ pub struct Demand {
     pub name: String,
     /// Partition or control.
     pub kind: DemandKind,
-    /// The connections in each replica.
+    /// The most connections in each replica.
     pub size: u32,
+    /// The budget that it shares with other partitions, if any.
+    pub share: Option<Share>,
     /// The role they log in with.
     pub role: String,
     /// The database they use.
@@ -271,10 +303,37 @@ impl Demand {
             name: name.into(),
             kind: DemandKind::Partition,
             size,
+            share: None,
             role: role.into(),
             database: database.into(),
             may_shrink: true,
         }
+    }
+
+    /// The same, drawn from this one of [`Fleet::budgets`], of which so many slots are guaranteed to
+    /// it. If the fleet has no budget of this name, it counts as if it shared none.
+    ///
+    /// # Examples
+    /// Alone they could need 35; of their budget they never need more than 30:
+    /// ```
+    /// use partitioned_pool::fleet::{Demand, Fleet, Limits, Server, ServerLimits, SharedBudget, assess};
+    ///
+    /// let mut fleet = Fleet::new(3, 0);
+    /// fleet.budgets.push(SharedBudget::new("main", 30));
+    /// let mut server = Server::new("db:5432/shop", Limits::Known(ServerLimits::new(170_004, 100)));
+    /// let transactional = Demand::partition("transactional", 25, "app", "shop");
+    /// let analytical = Demand::partition("analytical", 10, "app", "shop");
+    /// server.demands.push(transactional.sharing("main", 12));
+    /// server.demands.push(analytical.sharing("main", 0));
+    /// assert_eq!(assess(&fleet, &[server]).needed(), Some(90));
+    /// ```
+    #[must_use]
+    pub fn sharing(mut self, budget: impl Into<String>, reserved: u32) -> Self {
+        self.share = Some(Share {
+            budget: budget.into(),
+            reserved,
+        });
+        self
     }
 
     /// The library's own connections. They keep their size in every proposal.
@@ -288,6 +347,16 @@ impl Demand {
     }
 }
 
+/// The part of a partition in a budget that it shares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Share {
+    /// The budget.
+    pub budget: String,
+    /// The slots that are guaranteed to the partition.
+    pub reserved: u32,
+}
+
 /// What opens a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -295,6 +364,8 @@ impl Demand {
 pub enum DemandKind {
     /// A partition of the pool.
     Partition,
+    /// Partitions of the pool that share a budget.
+    Budget,
     /// The library itself, for its own upkeep.
     Control,
     /// A pool that the library does not manage.
@@ -341,7 +412,7 @@ struct Use<'a> {
 
 impl<'a> Sum<'a> {
     fn new(fleet: &'a Fleet, server: &'a Server) -> Self {
-        let demands = server.demands.iter().map(Use::of_demand);
+        let demands = server.demands.iter().map(|d| Use::of_demand(d, fleet));
         let external = fleet.external.iter().map(|e| Use::of_external(e, server));
         Self {
             fleet,
@@ -361,8 +432,9 @@ impl<'a> Sum<'a> {
                 self.grants(limits),
                 self.constraints(limits),
             ),
-            Limits::Full => (
+            Limits::Full { said } => (
                 ServerState::Full {
+                    said: said.clone(),
                     needed: self.constraint(Scope::Server, Vec::new()).needed,
                 },
                 Vec::new(),
@@ -395,7 +467,7 @@ impl<'a> Sum<'a> {
 
     fn constraint(&self, scope: Scope, granted_terms: Vec<Term>) -> Constraint {
         let under = self.uses.iter().filter(|u| u.is_under(&scope));
-        let parts = under.map(|u| u.part.clone()).collect();
+        let parts = Part::merged(under.map(|u| &u.part));
         Constraint::new(
             self.fleet,
             self.server.label.clone(),
@@ -433,14 +505,13 @@ impl<'a> Sum<'a> {
 }
 
 impl<'a> Use<'a> {
-    fn of_demand(demand: &'a Demand) -> Self {
+    fn of_demand(demand: &'a Demand, fleet: &Fleet) -> Self {
+        let drawn = demand.share.as_ref().and_then(|share| {
+            let budget = fleet.budgets.iter().find(|b| b.name == share.budget)?;
+            Some(Part::of_budget(budget, share, demand))
+        });
         Self {
-            part: Part {
-                name: demand.name.clone(),
-                kind: demand.kind,
-                size: demand.size,
-                may_shrink: demand.may_shrink,
-            },
+            part: drawn.unwrap_or_else(|| Part::of_demand(demand)),
             role: Some(&demand.role),
             database: Some(&demand.database),
         }
@@ -453,6 +524,7 @@ impl<'a> Use<'a> {
                 kind: DemandKind::External,
                 size: external.size,
                 may_shrink: false,
+                budget: None,
             },
             role: external.role.as_deref().or_else(|| only_role(server)),
             database: external
@@ -546,6 +618,12 @@ fn warnings(fleet: &Fleet, servers: &[Server]) -> Vec<Warning> {
     }
     all.extend((fleet.reserve == 0).then_some(Warning::NoReserve));
     all.extend(shared_servers(servers));
+    all.extend(
+        fleet
+            .budgets
+            .iter()
+            .filter_map(|b| spread_budget(b, servers)),
+    );
     all
 }
 
@@ -661,6 +739,29 @@ fn shared_servers(servers: &[Server]) -> Option<Warning> {
     let shared = servers.iter().filter(|s| partitions(s).len() > 1);
     let labels: Vec<String> = shared.map(|s| s.label.clone()).collect();
     (!labels.is_empty()).then_some(Warning::SharedServer { servers: labels })
+}
+
+/// Partitions of one budget that are on different servers. One that a failover can bring to several
+/// is on each of them, and so are those beside it. A server that is full could be any of them.
+fn spread_budget(budget: &SharedBudget, servers: &[Server]) -> Option<Warning> {
+    let drawing = |server| (drawing_from(budget, server), server);
+    let read = servers
+        .iter()
+        .filter(|s| matches!(s.limits, Limits::Known(_)));
+    let on: Vec<(Vec<&str>, &Server)> = read.map(drawing).collect();
+    let on: Vec<_> = on.iter().filter(|(names, _)| !names.is_empty()).collect();
+    let is_spread = on.windows(2).any(|pair| pair[0].0 != pair[1].0);
+    is_spread.then(|| Warning::SpreadBudget {
+        budget: budget.name.clone(),
+        servers: on.iter().map(|(_, s)| s.label.clone()).collect(),
+    })
+}
+
+fn drawing_from<'a>(budget: &SharedBudget, server: &'a Server) -> Vec<&'a str> {
+    let draws = |d: &&Demand| d.share.as_ref().is_some_and(|s| s.budget == budget.name);
+    let mut names = distinct(server.demands.iter().filter(draws).map(|d| d.name.as_str()));
+    names.sort_unstable();
+    names
 }
 
 fn partitions(server: &Server) -> Vec<&str> {

@@ -1,12 +1,13 @@
 //! What a server says of itself, by SQL that needs no right beyond LOGIN.
 
-use crate::config::{FleetSettings, PartitionSettings};
+use crate::config::{BudgetSettings, PartitionSettings, Settings};
 use crate::driver::{Driver, Endpoint, Rows};
 use crate::error::Failure;
 use crate::pool::Connection;
 
 use super::capacity::{
     Database, Demand, ExternalDemand, Fleet, Limits, OpenSessions, Role, Server, ServerLimits,
+    SharedBudget,
 };
 
 /// Limits of the server, of our role and of our database; one row.
@@ -109,19 +110,24 @@ pub(crate) struct Survey {
 }
 
 impl Survey {
-    /// Takes in what a partition needs of the server behind `endpoint`; without a sight, the server
-    /// had no free connection to look through.
+    /// Takes in what a partition, which draws from `budget`, needs of the server behind `endpoint`;
+    /// instead of a sight, what the server said when it had no free connection to look through.
     pub(crate) fn add(
         &mut self,
         endpoint: &Endpoint,
         settings: &PartitionSettings,
-        sight: Option<Sight>,
+        budget: &BudgetSettings,
+        sight: Result<Sight, String>,
     ) {
         let size = settings.max_connections.get();
-        let demand = Demand::partition(&settings.name, size, &endpoint.user, &endpoint.database);
+        let mut demand =
+            Demand::partition(&settings.name, size, &endpoint.user, &endpoint.database);
+        if is_shared(budget) {
+            demand = demand.sharing(&budget.name, settings.reserved);
+        }
         let server = match sight {
-            Some(sight) => self.known(&endpoint.hosts, sight),
-            None => self.full(&endpoint.hosts),
+            Ok(sight) => self.known(&endpoint.hosts, sight),
+            Err(said) => self.full(&endpoint.hosts, said),
         };
         server.demands.push(demand);
     }
@@ -144,12 +150,12 @@ impl Survey {
         }
     }
 
-    fn full(&mut self, label: &str) -> &mut Server {
+    fn full(&mut self, label: &str, said: String) -> &mut Server {
         let same =
             |(known, server): &(Option<Identity>, Server)| known.is_none() && server.label == label;
         match self.servers.iter().position(same) {
             Some(at) => &mut self.servers[at].1,
-            None => self.insert(None, Server::new(label, Limits::Full)),
+            None => self.insert(None, Server::new(label, Limits::Full { said })),
         }
     }
 
@@ -183,8 +189,15 @@ fn merge(limits: &mut ServerLimits, later: ServerLimits) {
     limits.others = later.others;
 }
 
+fn is_shared(budget: &BudgetSettings) -> bool {
+    budget.partitions.len() > 1
+}
+
 /// The fleet as its owner stated it, in the words of the arithmetic.
-pub(crate) fn fleet(settings: &FleetSettings) -> Fleet {
+pub(crate) fn fleet(settings: &Settings) -> Fleet {
+    let shared = settings.budgets.iter().filter(|budget| is_shared(budget));
+    let budgets = shared.map(|b| SharedBudget::new(&b.name, b.capacity.get()));
+    let settings = &settings.fleet;
     let external = |pool: &crate::config::ExternalSettings| {
         let mut demand = ExternalDemand::new(&pool.name, pool.size.get());
         demand.role.clone_from(&pool.role);
@@ -192,7 +205,81 @@ pub(crate) fn fleet(settings: &FleetSettings) -> Fleet {
         demand
     };
     let mut fleet = Fleet::new(settings.max_replicas.get(), settings.surge);
+    fleet.budgets = budgets.collect();
     fleet.reserve = settings.reserve;
     fleet.external = settings.external.iter().map(external).collect();
     fleet
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{BudgetConfig, FleetConfig, Kind, PartitionConfig, PoolConfig};
+
+    use super::super::{FleetReport, Warning, assess};
+    use super::*;
+
+    fn sight(system: &str) -> Sight {
+        let mut limits = ServerLimits::new(170_004, 100);
+        limits.roles.push(Role::new("shop"));
+        limits.databases.push(Database::new("shop"));
+        Sight {
+            identity: Identity {
+                system: Some(system.to_owned()),
+                started: "today".to_owned(),
+                in_recovery: false,
+            },
+            limits,
+        }
+    }
+
+    /// Three partitions, of which the first two share `main` of 30, as they were found on these systems.
+    fn found_on(systems: [&str; 3]) -> FleetReport {
+        let fleet_of_two = FleetConfig::new(2, 0).reserve(1);
+        let batch = PartitionConfig::named("batch", Kind::Analytical, 5);
+        let settings = PoolConfig::new("shop", "postgres://shop@db/shop", fleet_of_two)
+            .budget(BudgetConfig::new("main", 30))
+            .transactional(
+                PartitionConfig::transactional(25)
+                    .budget("main")
+                    .reserved(12),
+            )
+            .analytical(PartitionConfig::analytical(10).budget("main").reserved(0))
+            .partition(batch)
+            .resolve()
+            .unwrap();
+        let mut survey = Survey::default();
+        for (index, system) in systems.into_iter().enumerate() {
+            let endpoint = Endpoint {
+                hosts: format!("{system}:5432"),
+                user: "shop".to_owned(),
+                database: "shop".to_owned(),
+            };
+            let (partition, budget) = (&settings.partitions[index], settings.budget_of(index));
+            survey.add(&endpoint, partition, budget, Ok(sight(system)));
+        }
+        assess(&fleet(&settings), &survey.servers())
+    }
+
+    fn needed(report: &FleetReport) -> Vec<u64> {
+        let servers = report.servers().iter();
+        servers.map(|server| server.constraints[0].needed).collect()
+    }
+
+    #[test]
+    fn partitions_of_one_budget_on_one_server_are_one_demand() {
+        let report = found_on(["a", "a", "a"]);
+        assert_eq!(needed(&report), [2 * (30 + 5) + 1]);
+        let parts = &report.servers()[0].constraints[0].per_replica;
+        let names: Vec<_> = parts.iter().map(|part| part.name.as_str()).collect();
+        assert_eq!(names, ["main", "batch"]);
+    }
+
+    #[test]
+    fn partitions_of_one_budget_on_two_servers_are_counted_on_each_and_told() {
+        let report = found_on(["a", "b", "a"]);
+        assert_eq!(needed(&report), [2 * (25 + 5) + 1, 2 * 10 + 1]);
+        let spread =
+            |w: &Warning| matches!(w, Warning::SpreadBudget { budget, .. } if budget == "main");
+        assert!(report.warnings().iter().any(spread), "{report}");
+    }
 }

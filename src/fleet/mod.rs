@@ -18,9 +18,9 @@ mod tests;
 
 pub use capacity::{
     Database, Demand, DemandKind, ExternalDemand, Fleet, Limits, OpenSessions, Role, Server,
-    ServerLimits, assess,
+    ServerLimits, Share, SharedBudget, assess,
 };
 pub use report::{
-    Constraint, FleetReport, Part, PartitionSize, RoleGrant, Scope, ServerReport, ServerState,
-    Term, Verdict, Warning,
+    BudgetPart, Constraint, FleetReport, Part, PartitionShare, PartitionSize, RoleGrant, Scope,
+    ServerReport, ServerState, Term, Verdict, Warning,
 };

@@ -1,6 +1,6 @@
 //! The outcome of the fleet check, as values and as JSON. `text` prints it.
 
-use super::capacity::{DemandKind, Fleet};
+use super::capacity::{Demand, DemandKind, Fleet, Share, SharedBudget};
 use super::shrink;
 
 /// Whether the fleet fits, with the sum that says so.
@@ -85,8 +85,9 @@ impl FleetReport {
     /// the reserve as stated. `None` if it fits, if not even one connection each does, or if a
     /// server could not be read.
     ///
-    /// They shrink in proportion, by largest remainder, and never below 1. No partition in it can
-    /// grow by one without breaking a constraint, unless it has the size that was stated.
+    /// They shrink in proportion, by largest remainder, and never below 1. None of them can grow by
+    /// one without breaking a constraint, unless it has the size that was stated. A budget that
+    /// partitions share is one of them: it shrinks as a whole, capacity and partitions.
     #[must_use]
     pub fn largest_partitions(&self) -> Option<&[PartitionSize]> {
         self.largest_partitions.as_deref()
@@ -131,14 +132,33 @@ impl FleetReport {
     }
 }
 
-/// The size that a proposal gives to a partition.
+/// The size that a proposal gives to a partition, or to a budget that several share.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct PartitionSize {
+    /// The partition, or the budget.
+    pub name: String,
+    /// Its connections in each replica; of a budget, the capacity.
+    pub size: u32,
+    /// What becomes of the partitions of a shared budget: they fit its new capacity. Empty for a
+    /// partition that shares none.
+    ///
+    /// What each may hold shrinks with the capacity, in proportion and never below 1. What is
+    /// reserved stays, as long as it fits; else it shrinks in proportion too, and to 0 only where
+    /// there is no other way.
+    pub partitions: Vec<PartitionShare>,
+}
+
+/// A partition in a budget that several share.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct PartitionShare {
     /// The partition.
     pub name: String,
-    /// Its connections in each replica.
-    pub size: u32,
+    /// The slots that are guaranteed to it.
+    pub reserved: u32,
+    /// The most slots that it may hold.
+    pub max_connections: u32,
 }
 
 /// What was found on one server.
@@ -176,6 +196,8 @@ pub enum ServerState {
     },
     /// It had no slot left for the check itself.
     Full {
+        /// The server's own words.
+        said: String,
         /// The connections that the fleet needs there.
         needed: u64,
     },
@@ -252,14 +274,94 @@ impl Term {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Part {
-    /// The partition or pool.
+    /// The partition, shared budget or pool.
     pub name: String,
     /// What opens it.
     pub kind: DemandKind,
-    /// Its connections in each replica.
+    /// Its connections in each replica; of a shared budget, what its partitions under this
+    /// constraint may have open together.
     pub size: u32,
     /// Whether a proposal may make it smaller.
     pub may_shrink: bool,
+    /// What the size of a shared budget comes from; `None` for anything else.
+    pub budget: Option<BudgetPart>,
+}
+
+/// A budget that partitions share, as far as it is under a constraint.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct BudgetPart {
+    /// Its capacity in each replica.
+    pub capacity: u32,
+    /// Those of its partitions that are under the constraint.
+    pub partitions: Vec<PartitionShare>,
+}
+
+impl BudgetPart {
+    /// The most that the partitions here have open together.
+    fn size(&self) -> u32 {
+        let most = self.partitions.iter().map(|p| u64::from(p.max_connections));
+        let most = most.sum::<u64>().min(u64::from(self.capacity));
+        u32::try_from(most).unwrap_or(self.capacity)
+    }
+}
+
+impl Part {
+    /// What shares no budget.
+    pub(super) fn of_demand(demand: &Demand) -> Self {
+        Self {
+            name: demand.name.clone(),
+            kind: demand.kind,
+            size: demand.size,
+            may_shrink: demand.may_shrink,
+            budget: None,
+        }
+    }
+
+    /// A shared budget, of which only this partition is here.
+    pub(super) fn of_budget(budget: &SharedBudget, share: &Share, demand: &Demand) -> Self {
+        let partition = PartitionShare {
+            name: demand.name.clone(),
+            reserved: share.reserved,
+            max_connections: demand.size,
+        };
+        let part = BudgetPart {
+            capacity: budget.capacity,
+            partitions: vec![partition],
+        };
+        Self {
+            name: budget.name.clone(),
+            kind: DemandKind::Budget,
+            size: part.size(),
+            may_shrink: demand.may_shrink,
+            budget: Some(part),
+        }
+    }
+
+    /// The parts, with those of one budget as one.
+    pub(super) fn merged<'a>(parts: impl Iterator<Item = &'a Self>) -> Vec<Self> {
+        let mut merged: Vec<Self> = Vec::new();
+        for part in parts {
+            if !merged.iter_mut().any(|known| known.join(part)) {
+                merged.push(part.clone());
+            }
+        }
+        merged
+    }
+
+    /// Takes `other` in, if both are of one budget.
+    fn join(&mut self, other: &Self) -> bool {
+        let (Some(own), Some(others)) = (&mut self.budget, &other.budget) else {
+            return false;
+        };
+        let is_same = self.name == other.name;
+        if is_same {
+            own.partitions.extend(others.partitions.iter().cloned());
+            self.size = own.size();
+            self.may_shrink &= other.may_shrink;
+        }
+        is_same
+    }
 }
 
 /// One limit of one server, and what the fleet needs under it.
@@ -440,6 +542,14 @@ pub enum Warning {
     },
     /// Nothing is kept for anyone else.
     NoReserve,
+    /// Partitions of one budget are on different servers, where they cannot use each other's
+    /// connections. On each, what its partitions there may open was counted.
+    SpreadBudget {
+        /// The budget.
+        budget: String,
+        /// The servers.
+        servers: Vec<String>,
+    },
     /// Partitions share a server. Given once, for all servers where it is so.
     SharedServer {
         /// The servers.

@@ -46,14 +46,49 @@ fn superuser(name: &str, connection_limit: Option<u32>) -> Role {
 }
 
 /// As an owner would do who follows the proposal.
-fn resized(servers: &[Server], sizes: &[PartitionSize]) -> Vec<Server> {
-    let mut servers = servers.to_vec();
+fn resized(fleet: &Fleet, servers: &[Server], sizes: &[PartitionSize]) -> (Fleet, Vec<Server>) {
+    let (mut fleet, mut servers) = (fleet.clone(), servers.to_vec());
+    let proposed = |name: &str| sizes.iter().find(|p| p.name == name);
+    for budget in &mut fleet.budgets {
+        budget.capacity = proposed(&budget.name).map_or(budget.capacity, |p| p.size);
+    }
     for demand in servers.iter_mut().flat_map(|s| &mut s.demands) {
-        if let Some(proposed) = sizes.iter().find(|p| p.name == demand.name) {
+        if let Some(share) = &mut demand.share {
+            let shares = proposed(&share.budget).map_or(&[][..], |p| &p.partitions);
+            if let Some(own) = shares.iter().find(|p| p.name == demand.name) {
+                (share.reserved, demand.size) = (own.reserved, own.max_connections);
+            }
+        } else if let Some(proposed) = proposed(&demand.name) {
             demand.size = proposed.size;
         }
     }
-    servers
+    (fleet, servers)
+}
+
+fn fits_resized(fleet: &Fleet, servers: &[Server], sizes: &[PartitionSize]) -> bool {
+    let (fleet, servers) = resized(fleet, servers, sizes);
+    assess(&fleet, &servers).fits()
+}
+
+/// Each partition draws from `main`: its name, reserved, max and role.
+fn sharing(
+    capacity: u32,
+    limits: ServerLimits,
+    partitions: &[(&str, u32, u32, &str)],
+) -> (SharedBudget, Server) {
+    let mut server = Server::new("db:5432/shop", Limits::Known(limits));
+    for (name, reserved, max, role) in partitions {
+        let demand = Demand::partition(*name, *max, *role, "shop");
+        server.demands.push(demand.sharing("main", *reserved));
+    }
+    (SharedBudget::new("main", capacity), server)
+}
+
+fn with_budget(fleet: Fleet, budget: SharedBudget) -> Fleet {
+    Fleet {
+        budgets: vec![budget],
+        ..fleet
+    }
 }
 
 fn sizes(report: &FleetReport) -> Option<Vec<u32>> {
@@ -424,8 +459,8 @@ fn a_partition_that_can_fail_over_gets_one_size_for_both_servers() {
     let servers = [first, second];
     let report = assess(&fleet(5, 0, 0), &servers);
     assert_eq!(sizes(&report), Some(vec![5, 5]));
-    let followed = resized(&servers, report.largest_partitions().unwrap());
-    assert!(assess(&fleet(5, 0, 0), &followed).fits());
+    let proposed = report.largest_partitions().unwrap();
+    assert!(fits_resized(&fleet(5, 0, 0), &servers, proposed));
 }
 
 #[test]
@@ -537,9 +572,17 @@ fn an_external_pool_with_its_own_role_is_held_to_that_roles_limit() {
     assert_eq!(sizes(&report), None);
 }
 
+const SAID: &str = "FATAL: sorry, too many clients already";
+
+fn full() -> Limits {
+    Limits::Full {
+        said: SAID.to_owned(),
+    }
+}
+
 #[test]
 fn a_server_that_is_full_is_itself_the_finding() {
-    let mut full = Server::new("db:5432/shop", Limits::Full);
+    let mut full = Server::new("db:5432/shop", full());
     full.demands
         .push(Demand::partition("transactional", 20, "app", "shop"));
     let report = assess(&fleet(2, 0, 5), &[full]);
@@ -552,17 +595,23 @@ fn a_server_that_is_full_is_itself_the_finding() {
         (report.largest_fleet(), report.largest_partitions()),
         (None, None)
     );
-    assert_eq!(report.servers()[0].state, ServerState::Full { needed: 45 });
-    let text = unwrapped(&report);
-    assert!(
-        text.contains("db:5432/shop has no connection left for this check (53300: of the"),
-        "{text}"
+    let (said, needed) = (SAID.to_owned(), 45);
+    assert_eq!(
+        report.servers()[0].state,
+        ServerState::Full { said, needed }
     );
+    let text = unwrapped(&report);
+    for part in [
+        "db:5432/shop has no connection left for this check (53300: of the",
+        &format!("It said: {SAID}. As a superuser"),
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
 }
 
 #[test]
 fn next_to_a_server_that_is_full_nothing_is_proposed() {
-    let full = Server::new("full:5432/shop", Limits::Full);
+    let full = Server::new("full:5432/shop", full());
     let report = assess(&fleet(5, 0, 0), &[server(limits(100), &[20]), full.clone()]);
     assert_eq!((report.needed(), report.granted()), (Some(100), Some(97)));
     assert_eq!(
@@ -804,6 +853,211 @@ standby:5432/shop: Postgres 17.4, a standby
       needed  = (4 replicas + 1 surge) x (10 analytical)
 ";
 
+#[test]
+fn a_shared_budget_counts_once_with_its_capacity() {
+    let both = [
+        ("transactional", 12, 25, "app"),
+        ("analytical", 0, 10, "app"),
+    ];
+    let (budget, server) = sharing(30, limits(150), &both);
+    let report = assess(&with_budget(fleet(4, 1, 0), budget), &[server]);
+    assert_eq!(report.needed(), Some(150));
+    let [part] = &report.binding().unwrap().per_replica[..] else {
+        panic!("{report}")
+    };
+    assert_eq!((part.kind, part.size), (DemandKind::Budget, 30));
+    let text = unwrapped(&report);
+    assert!(
+        text.contains("(4 replicas + 1 surge) x (30 main (transactional up to 25, analytical up to 10)) + 0 reserve"),
+        "{text}"
+    );
+    assert!(
+        text.contains(
+            "main 29 (transactional up to 24 with 12 reserved, analytical up to 9 with 0 reserved)."
+        ),
+        "{text}"
+    );
+}
+
+#[test]
+fn under_a_limit_a_shared_budget_counts_what_its_partitions_there_may_open() {
+    let mut known = limits(200);
+    known.roles = vec![role("app", Some(100)), role("reports", Some(100))];
+    let three = [
+        ("transactional", 12, 25, "app"),
+        ("batch", 0, 20, "app"),
+        ("analytical", 0, 10, "reports"),
+    ];
+    let (budget, server) = sharing(30, known, &three);
+    let report = assess(&with_budget(fleet(1, 0, 0), budget), &[server]);
+    let needed = report.servers()[0].constraints.iter().map(|c| c.needed);
+    assert_eq!(needed.collect::<Vec<_>>(), [30, 30, 10]);
+}
+
+#[test]
+fn a_budget_that_the_fleet_does_not_have_is_one_of_its_own() {
+    let both = [
+        ("transactional", 12, 25, "app"),
+        ("analytical", 0, 10, "app"),
+    ];
+    let (_, server) = sharing(30, limits(150), &both);
+    assert_eq!(assess(&fleet(4, 0, 0), &[server]).needed(), Some(140));
+}
+
+#[test]
+fn beside_others_a_shared_budget_shrinks_in_proportion() {
+    let both = [
+        ("transactional", 12, 25, "app"),
+        ("analytical", 3, 10, "app"),
+    ];
+    let (budget, mut server) = sharing(30, limits(33), &both);
+    server
+        .demands
+        .push(Demand::partition("batch", 10, "app", "shop"));
+    let report = assess(&with_budget(fleet(1, 0, 0), budget), &[server]);
+    let [main, batch] = report.largest_partitions().unwrap() else {
+        panic!("{report}")
+    };
+    assert_eq!((main.size, batch.size), (23, 7));
+    assert!(batch.partitions.is_empty());
+    let shares = main.partitions.iter();
+    let shares = shares.map(|p| (p.name.as_str(), p.reserved, p.max_connections));
+    let expected = [("transactional", 12, 19), ("analytical", 3, 7)];
+    assert_eq!(shares.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn a_budget_of_which_a_part_is_held_shrinks_no_further_than_that_part_must() {
+    let mut known = limits(53);
+    known.roles = vec![role("app", None), role("reports", Some(5))];
+    let both = [
+        ("transactional", 12, 25, "app"),
+        ("analytical", 3, 10, "reports"),
+    ];
+    let (budget, mut server) = sharing(30, known, &both);
+    server
+        .demands
+        .push(Demand::partition("batch", 40, "app", "shop"));
+    let report = assess(&with_budget(fleet(1, 0, 0), budget), &[server]);
+    assert_eq!(sizes(&report), Some(vec![15, 35]));
+}
+
+#[test]
+fn a_budget_of_which_a_partition_may_not_shrink_keeps_its_size() {
+    let both = [
+        ("transactional", 12, 25, "app"),
+        ("analytical", 3, 10, "app"),
+    ];
+    let (budget, mut server) = sharing(30, limits(43), &both);
+    server.demands[1].may_shrink = false;
+    server
+        .demands
+        .push(Demand::partition("batch", 20, "app", "shop"));
+    let report = assess(&with_budget(fleet(1, 0, 0), budget), &[server]);
+    assert_eq!(sizes(&report), Some(vec![10]));
+}
+
+#[test]
+fn reservations_shrink_only_where_they_no_longer_fit() {
+    let proposed = |granted| {
+        let three = [
+            ("transactional", 12, 25, "app"),
+            ("analytical", 1, 10, "app"),
+            ("batch", 0, 10, "app"),
+        ];
+        let (budget, server) = sharing(30, limits(3 + granted), &three);
+        let report = assess(&with_budget(fleet(1, 0, 0), budget), &[server]);
+        let main = report.largest_partitions().unwrap()[0].clone();
+        assert_eq!(main.size, granted);
+        let reserved = main.partitions.iter().map(|p| p.reserved);
+        reserved.collect::<Vec<_>>()
+    };
+    assert_eq!(proposed(20), [12, 1, 0]);
+    // 12 + 1 would leave the 13 slots without one for batch.
+    assert_eq!(proposed(14), [11, 1, 0]);
+    assert_eq!(proposed(13), [10, 1, 0]);
+    assert_eq!(proposed(5), [2, 1, 0]);
+    assert_eq!(proposed(1), [0, 0, 0]);
+}
+
+#[test]
+fn a_shared_budget_on_two_servers_is_counted_on_each_and_told() {
+    let (budget, first) = sharing(30, limits(100), &[("transactional", 12, 25, "app")]);
+    let (_, second) = sharing(30, limits(100), &[("analytical", 0, 10, "app")]);
+    let second = Server {
+        label: "other:5432/shop".into(),
+        ..second
+    };
+    let fleet = with_budget(fleet(2, 0, 1), budget);
+    let report = assess(&fleet, &[first.clone(), second.clone()]);
+    let needed = report.servers().iter().map(|s| s.constraints[0].needed);
+    assert_eq!(needed.collect::<Vec<_>>(), [51, 21]);
+    let servers = vec!["db:5432/shop".into(), "other:5432/shop".into()];
+    let budget = "main".into();
+    assert_eq!(
+        report.warnings(),
+        [Warning::SpreadBudget { budget, servers }]
+    );
+
+    let spread = |w: &Warning| matches!(w, Warning::SpreadBudget { .. });
+    let full = Server {
+        limits: full(),
+        ..second.clone()
+    };
+    let may_be_one = assess(&fleet, &[first.clone(), full]);
+    assert!(!may_be_one.warnings().iter().any(spread));
+
+    // A failover brings all of them along, and then nothing is spread.
+    let mut moved = first;
+    moved.demands.extend(second.demands);
+    let standby = Server {
+        label: "other:5432/shop".into(),
+        ..moved.clone()
+    };
+    assert!(
+        !assess(&fleet, &[moved, standby])
+            .warnings()
+            .iter()
+            .any(spread)
+    );
+}
+
+#[test]
+fn the_json_of_a_shared_budget_names_its_partitions() {
+    let both = [
+        ("transactional", 12, 25, "app"),
+        ("analytical", 0, 10, "app"),
+    ];
+    let (budget, server) = sharing(30, limits(150), &both);
+    let report = assess(&with_budget(fleet(5, 0, 0), budget), &[server]);
+    let json = serde_json::to_value(&report).unwrap();
+    let part = &json["binding"]["per_replica"][0];
+    assert_eq!(
+        (&part["kind"], &part["size"]),
+        (&"budget".into(), &30.into())
+    );
+    assert_eq!(part["budget"]["capacity"], 30);
+    assert_eq!(part["budget"]["partitions"][0]["reserved"], 12);
+    let proposed = &json["largest_partitions"][0];
+    assert_eq!(
+        (&proposed["name"], &proposed["size"]),
+        (&"main".into(), &29.into())
+    );
+    assert_eq!(proposed["partitions"][1]["max_connections"], 9);
+}
+
+#[test]
+fn huge_shared_budgets_shrink_without_counting_them_down() {
+    let mut known = limits(u32::MAX);
+    known.roles.push(role("few", Some(1)));
+    let both = [("p", 1, 3, "few"), ("q", u32::MAX, u32::MAX, "app")];
+    let (budget, server) = sharing(u32::MAX, known, &both);
+    let report = assess(&with_budget(fleet(1, 0, 0), budget), &[server]);
+    // Up to two thirds of it, 3 come to 1; beyond, to 2.
+    let size = report.largest_partitions().unwrap()[0].size;
+    assert_eq!(size, u32::MAX / 3 * 2 - 1);
+}
+
 /// One or two servers, whose partitions share roles, databases and, by failover, each other.
 fn any_servers() -> impl Strategy<Value = Vec<Server>> {
     let limit = || proptest::option::of(0..120_u32);
@@ -872,21 +1126,107 @@ fn with_replicas(fleet: &Fleet, max_replicas: u32) -> Fleet {
     }
 }
 
-/// The stated size of every partition, by name.
-fn stated(servers: &[Server], name: &str) -> u32 {
+/// Partitions of which some share the budgets `b0` and `b1`, in ways that a configuration allows.
+fn any_case() -> impl Strategy<Value = (Fleet, Vec<Server>)> {
+    let draws = proptest::array::uniform5((proptest::option::of(0..2_usize), 0..=100_u32));
+    let spare = proptest::array::uniform2(0..60_u32);
+    (any_fleet(), any_servers(), draws, spare).prop_map(|(mut fleet, mut servers, draws, spare)| {
+        let mut least = [(0, 0, 0); 2];
+        for (p, (budget, percent)) in draws.iter().enumerate() {
+            let name = format!("p{p}");
+            let demands = servers.iter_mut().flat_map(|s| &mut s.demands);
+            let mut own: Vec<_> = demands.filter(|d| d.name == name).collect();
+            let (Some(budget), Some(first)) = (budget, own.first()) else {
+                continue;
+            };
+            let (size, reserved) = (first.size, first.size * percent / 100);
+            let (max, sum, zeros) = least[*budget];
+            least[*budget] = (
+                size.max(max),
+                sum + reserved,
+                zeros.max(u32::from(reserved == 0)),
+            );
+            for demand in &mut own {
+                **demand = demand.clone().sharing(format!("b{budget}"), reserved);
+            }
+        }
+        for (b, (max, sum, zeros)) in least.into_iter().enumerate() {
+            let capacity = max.max(sum + zeros) + spare[b];
+            fleet
+                .budgets
+                .push(SharedBudget::new(format!("b{b}"), capacity));
+        }
+        (fleet, servers)
+    })
+}
+
+/// What was stated for the partition or budget of this name.
+fn stated(fleet: &Fleet, servers: &[Server], name: &str) -> PartitionSize {
     let demands = servers.iter().flat_map(|s| &s.demands);
-    demands
-        .filter(|d| d.name == name)
-        .map(|d| d.size)
-        .max()
-        .unwrap()
+    let mut unit = PartitionSize {
+        name: name.into(),
+        size: 0,
+        partitions: Vec::new(),
+    };
+    unit.size = fleet
+        .budgets
+        .iter()
+        .find(|b| b.name == name)
+        .map_or(0, |b| b.capacity);
+    for demand in demands {
+        match &demand.share {
+            None if demand.name == name => unit.size = unit.size.max(demand.size),
+            Some(share) if share.budget == name => unit.partitions.push(PartitionShare {
+                name: demand.name.clone(),
+                reserved: share.reserved,
+                max_connections: demand.size,
+            }),
+            _ => {}
+        }
+    }
+    unit
+}
+
+/// The unit of this size: of a budget, each partition in proportion.
+fn scaled(stated: &PartitionSize, size: u32) -> PartitionSize {
+    let mut unit = stated.clone();
+    unit.size = size;
+    for partition in &mut unit.partitions {
+        let part = partition.max_connections * size / stated.size;
+        partition.max_connections = part.max(1);
+    }
+    unit
+}
+
+/// Every unit at 1.
+fn smallest(fleet: &Fleet, servers: &[Server]) -> Vec<PartitionSize> {
+    let names = ["p0", "p1", "p2", "p3", "p4", "b0", "b1"].iter();
+    let stated = names.map(|name| stated(fleet, servers, name));
+    stated
+        .filter(|s| s.size > 0)
+        .map(|s| scaled(&s, 1))
+        .collect()
+}
+
+/// The same partitions, each with a budget of its own.
+fn fixed(servers: &[Server]) -> Vec<Server> {
+    let mut servers = servers.to_vec();
+    for demand in servers.iter_mut().flat_map(|s| &mut s.demands) {
+        demand.share = None;
+    }
+    servers
+}
+
+fn needs(report: &FleetReport) -> Vec<u64> {
+    let all = report.servers().iter().flat_map(|s| &s.constraints);
+    all.map(|c| c.needed).collect()
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_largest_fleet_fits_and_one_more_does_not(fleet in any_fleet(), servers in any_servers()) {
+    fn the_largest_fleet_fits_and_one_more_does_not((fleet, servers) in any_case()) {
         let report = assess(&fleet, &servers);
         let largest = report.largest_fleet().unwrap();
         if largest > 0 {
@@ -899,26 +1239,53 @@ proptest! {
     }
 
     #[test]
-    fn the_largest_partitions_fit_and_none_of_them_can_grow(fleet in any_fleet(), servers in any_servers()) {
+    fn the_largest_partitions_fit_and_none_of_them_can_grow((fleet, servers) in any_case()) {
         let report = assess(&fleet, &servers);
         let Some(proposed) = report.largest_partitions() else {
-            let smallest: Vec<PartitionSize> = (0..5)
-                .map(|p| PartitionSize { name: format!("p{p}"), size: 1 })
-                .collect();
-            let hopeless = !assess(&fleet, &resized(&servers, &smallest)).fits();
+            let hopeless = !fits_resized(&fleet, &servers, &smallest(&fleet, &servers));
             prop_assert!(report.fits() || hopeless);
             return Ok(());
         };
         prop_assert!(!report.fits());
-        prop_assert!(assess(&fleet, &resized(&servers, proposed)).fits());
-        for (index, partition) in proposed.iter().enumerate() {
-            let stated = stated(&servers, &partition.name);
-            prop_assert!((1..=stated).contains(&partition.size));
+        prop_assert!(fits_resized(&fleet, &servers, proposed));
+        for (index, unit) in proposed.iter().enumerate() {
+            let stated = stated(&fleet, &servers, &unit.name);
+            prop_assert!((1..=stated.size).contains(&unit.size));
             let mut more = proposed.to_vec();
-            more[index].size += 1;
-            let grown = assess(&fleet, &resized(&servers, &more)).fits();
-            prop_assert!(partition.size == stated || !grown, "{:?} can grow", partition);
+            more[index] = scaled(&stated, unit.size + 1);
+            let grown = fits_resized(&fleet, &servers, &more);
+            prop_assert!(unit.size == stated.size || !grown, "{:?} can grow", unit);
         }
+    }
+
+    #[test]
+    fn the_partitions_of_a_proposed_budget_can_share_it((fleet, servers) in any_case()) {
+        let report = assess(&fleet, &servers);
+        for unit in report.largest_partitions().unwrap_or_default() {
+            let stated = stated(&fleet, &servers, &unit.name);
+            let reserved: u32 = unit.partitions.iter().map(|p| p.reserved).sum();
+            let all_reserve = unit.partitions.iter().all(|p| p.reserved > 0);
+            prop_assert!(reserved < unit.size || all_reserve && reserved == unit.size, "{:?}", unit);
+            for partition in &unit.partitions {
+                let was = stated.partitions.iter().find(|p| p.name == partition.name).unwrap();
+                prop_assert!(partition.reserved <= partition.max_connections.min(was.reserved));
+                prop_assert!((1..=unit.size.min(was.max_connections)).contains(&partition.max_connections));
+                prop_assert!(unit.size < stated.size || partition == was);
+            }
+        }
+    }
+
+    #[test]
+    fn sharing_never_needs_more_than_fixed_partitions_and_never_more_than_the_capacity((fleet, servers) in any_case()) {
+        let shared = assess(&fleet, &servers);
+        let alone = assess(&fleet, &fixed(&servers));
+        prop_assert!(needs(&shared).iter().zip(needs(&alone)).all(|(shared, alone)| *shared <= alone));
+        for part in shared.servers().iter().flat_map(|s| &s.constraints).flat_map(|c| &c.per_replica) {
+            prop_assert!(part.budget.as_ref().is_none_or(|budget| part.size <= budget.capacity));
+        }
+        let mut ample = fleet.clone();
+        ample.budgets.iter_mut().for_each(|budget| budget.capacity = 10_000);
+        prop_assert_eq!(needs(&assess(&ample, &servers)), needs(&alone));
     }
 
     #[test]
@@ -938,7 +1305,7 @@ proptest! {
     }
 
     #[test]
-    fn the_report_fits_exactly_if_its_binding_constraint_does(fleet in any_fleet(), servers in any_servers()) {
+    fn the_report_fits_exactly_if_its_binding_constraint_does((fleet, servers) in any_case()) {
         let report = assess(&fleet, &servers);
         let all = report.servers().iter().flat_map(|s| &s.constraints);
         let least = all.map(|c| c.headroom).min();

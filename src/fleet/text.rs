@@ -5,8 +5,8 @@
 use std::fmt::{self, Display, Formatter};
 
 use super::report::{
-    Constraint, FleetReport, Part, PartitionSize, Scope, ServerReport, ServerState, Term, Verdict,
-    Warning,
+    Constraint, FleetReport, Part, PartitionShare, PartitionSize, Scope, ServerReport, ServerState,
+    Term, Verdict, Warning,
 };
 
 /// Columns of a line.
@@ -24,8 +24,8 @@ const SUM: [&str; 2] = ["      ", "        "];
 impl Display for FleetReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "fleet check: {}", self.outcome())?;
-        for server in self.servers().iter().filter(|s| s.is_full()) {
-            fmt_wrapped(f, PLAIN, &server.full_text())?;
+        for text in self.servers().iter().filter_map(ServerReport::full_text) {
+            fmt_wrapped(f, PLAIN, &text)?;
         }
         if let Some(binding) = self.binding() {
             fmt_wrapped(f, PLAIN, &binding.sentence())?;
@@ -111,11 +111,21 @@ impl FleetReport {
 }
 
 fn sizes_text(sizes: &[PartitionSize]) -> String {
-    let named: Vec<String> = sizes
-        .iter()
-        .map(|s| format!("{} {}", s.name, s.size))
-        .collect();
+    let named: Vec<String> = sizes.iter().map(size_text).collect();
     named.join(", ")
+}
+
+fn size_text(size: &PartitionSize) -> String {
+    let share = |p: &PartitionShare| {
+        let (name, reserved, max) = (&p.name, p.reserved, p.max_connections);
+        format!("{name} up to {max} with {reserved} reserved")
+    };
+    let shares: Vec<String> = size.partitions.iter().map(share).collect();
+    let named = format!("{} {}", size.name, size.size);
+    if shares.is_empty() {
+        return named;
+    }
+    format!("{named} ({})", shares.join(", "))
 }
 
 fn replicas(count: u32) -> String {
@@ -139,13 +149,16 @@ impl Display for ServerReport {
 }
 
 impl ServerReport {
-    fn full_text(&self) -> String {
-        format!(
+    fn full_text(&self) -> Option<String> {
+        let ServerState::Full { said, .. } = &self.state else {
+            return None;
+        };
+        Some(format!(
             "{} has no connection left for this check (53300: of the server, the role or the database), \
-             so its limits could not be read. As a superuser, look in pg_stat_activity for who holds \
-             them, and at rolconnlimit and datconnlimit; end what can go, and start again.",
+             so its limits could not be read. It said: {said}. As a superuser, look in pg_stat_activity for who \
+             holds them, and at rolconnlimit and datconnlimit; end what can go, and start again.",
             self.label
-        )
+        ))
     }
 
     /// Says which role decides, where they differ.
@@ -175,7 +188,7 @@ impl Display for ServerState {
                 let (major, minor) = (version_num / 10_000, version_num % 10_000);
                 write!(f, "Postgres {major}.{minor}{standby}")
             }
-            Self::Full { needed } => write!(f, "full; the fleet needs {needed} there"),
+            Self::Full { needed, .. } => write!(f, "full; the fleet needs {needed} there"),
         }
     }
 }
@@ -309,15 +322,22 @@ impl Constraint {
 }
 
 fn parts_text(parts: &[Part]) -> String {
-    let named: Vec<String> = parts
-        .iter()
-        .map(|p| format!("{} {}", p.size, p.name))
-        .collect();
+    let named: Vec<String> = parts.iter().map(part_text).collect();
     if named.is_empty() {
         "0".into()
     } else {
         named.join(" + ")
     }
+}
+
+fn part_text(part: &Part) -> String {
+    let named = format!("{} {}", part.size, part.name);
+    let Some(budget) = &part.budget else {
+        return named;
+    };
+    let share = |p: &PartitionShare| format!("{} up to {}", p.name, p.max_connections);
+    let shares: Vec<String> = budget.partitions.iter().map(share).collect();
+    format!("{named} ({})", shares.join(", "))
 }
 
 impl Term {
@@ -394,6 +414,12 @@ impl Display for Warning {
             Self::NoReserve => f.write_str(
                 "the reserve is 0: nothing is kept for people, migrations and monitoring. Set it \
                  to what else connects.",
+            ),
+            Self::SpreadBudget { budget, servers } => write!(
+                f,
+                "the partitions of budget {budget} are on different servers, {}, and cannot use each \
+                 other's connections. Give each server a budget of its own.",
+                servers.join(" and ")
             ),
             Self::SharedServer { servers } => write!(
                 f,

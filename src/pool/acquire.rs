@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::admission::{Cause, Figures, Patience, Refusal};
 use crate::bulkhead::{Closed, Request, Waiting};
@@ -16,9 +16,14 @@ use crate::observe::{Event, Watch};
 use crate::status::CallSite;
 
 use super::connection::Connection;
-use super::core::{CLASS, ConnectionOf, Core, LinkOf, Slot};
+use super::core::{ConnectionOf, Core, LinkOf, Slot};
 use super::deadline::Deadline;
 use super::store::{Found, Seek, Seeker, Stage, Store, Trouble};
+
+/// How long a caller waits for a connection of its own partition that is on the way back, before it takes
+/// one over from another: as long as the return path waits before it cancels anything. Mostly it takes microseconds,
+/// and to take over costs two round trips: there and back.
+const PATIENCE: Duration = Duration::from_millis(1);
 
 type RequestOf<D> = Request<Store<ConnectionOf<D>>>;
 type Outcome<D> = Result<Connection<D>, AcquireError>;
@@ -70,18 +75,38 @@ impl<D: Driver> Core<D> {
     pub(super) async fn try_acquire(self: &Arc<Self>, by: CallSite) -> Outcome<D> {
         let call = Call::new(&self.watch);
         let wait = self.settings.acquire_timeout;
-        let request = match self.bulkhead.try_acquire_for(by, CLASS) {
+        call.end(self.complete_free(by, wait).await)
+    }
+
+    /// The same for ourselves: no observer hears of it.
+    pub(super) async fn try_acquire_unobserved(
+        self: &Arc<Self>,
+        by: CallSite,
+        limit: Duration,
+    ) -> Outcome<D> {
+        let (connection, _) = self.complete_free(by, limit).await?;
+        Ok(connection)
+    }
+
+    async fn complete_free(
+        self: &Arc<Self>,
+        by: CallSite,
+        limit: Duration,
+    ) -> Result<(Connection<D>, Duration), AcquireError> {
+        let request = match self.bulkhead.try_acquire_for(by, self.class) {
             Some((permit, link)) => Request::Granted(permit, link),
             None if self.bulkhead.is_closed() => Request::Closed,
-            None => return call.end(Err(self.rejection(Reason::NoFreeSlot, Duration::ZERO))),
+            None => return Err(self.rejection(Reason::NoFreeSlot, Duration::ZERO)),
         };
-        call.end(self.complete(request, wait).await)
+        self.complete(request, limit).await
     }
 
     /// Acquires for ourselves: no observer hears of it.
     pub(super) async fn acquire_unobserved(self: &Arc<Self>, limit: Duration) -> Outcome<D> {
         let us = CallSite::here();
-        let request = self.bulkhead.request_for(us, CLASS, Patience::wait(limit));
+        let request = self
+            .bulkhead
+            .request_for(us, self.class, Patience::wait(limit));
         let (connection, _) = self.complete(request, limit).await?;
         Ok(connection)
     }
@@ -108,7 +133,7 @@ impl<D: Driver> Core<D> {
         by: CallSite,
         patience: Patience,
     ) -> Result<Connection<D>, RequestOf<D>> {
-        match self.bulkhead.request_for(by, CLASS, patience) {
+        match self.bulkhead.request_for(by, self.class, patience) {
             Request::Granted(permit, Some(link)) if self.is_fresh(&link, permit.since()) => {
                 Ok(Connection::new(Arc::clone(self), permit, link))
             }
@@ -173,17 +198,24 @@ impl<D: Driver> Core<D> {
         budget: &Budget,
     ) -> Result<LinkOf<D>, AcquireError> {
         let hold = permit.hold().expect("bug: a permit without a slot");
-        let key = match self.bulkhead.with_stock(|s| s.seek(hold)) {
+        let (key, patient) = match self.bulkhead.with_stock(|s| s.seek(hold)) {
             Seek::Idle(link) => return Ok(link),
             Seek::Closed => return Err(self.rejection(Reason::Closed, budget.waited)),
-            Seek::Seeking(key) => key,
+            Seek::Seeking { key, patient } => (key, patient),
         };
-        let seeking = Seeking {
+        let mut seeking = Seeking {
             core: self,
             key: Some(key),
         };
-        self.open_due(0);
-        match timeout_at(budget.deadline, seeking).await {
+        let found = async {
+            if patient && let Ok(found) = timeout(PATIENCE, &mut seeking).await {
+                return found;
+            }
+            self.bulkhead.with_stock(|s| s.lose_patience(key));
+            self.open_due(0);
+            seeking.await
+        };
+        match timeout_at(budget.deadline, found).await {
             Ok(Ok(link)) => Ok(link),
             Ok(Err(Trouble::Closed)) => Err(self.rejection(Reason::Closed, budget.waited)),
             Ok(Err(Trouble::Failed(failure))) => Err(AcquireError::Failed {
@@ -195,7 +227,7 @@ impl<D: Driver> Core<D> {
         }
     }
 
-    /// Looks at a connection before it is handed out. A bad one is closed in the background, and its
+    /// Looks at a connection before it is handed out, and dresses one that was taken over. A bad one is closed in the background, and its
     /// slot comes back, to be tried with another.
     async fn examine(
         &self,
@@ -205,19 +237,21 @@ impl<D: Driver> Core<D> {
         if connection.is_fresh() {
             return Ok(Ok(connection));
         }
-        let lives = if connection.is_spent() {
-            Ok(false)
+        let (phase, good) = if connection.is_spent() {
+            (Phase::Validate, Ok(false))
+        } else if connection.is_dressed() {
+            let lives = connection.validate();
+            (Phase::Validate, timeout_at(budget.deadline, lives).await)
         } else {
-            timeout_at(budget.deadline, connection.validate()).await
+            let dressed = connection.dress();
+            (Phase::Connect, timeout_at(budget.deadline, dressed).await)
         };
-        match lives {
+        match good {
             Ok(true) => Ok(Ok(connection)),
             // Its slot may be somebody else's by now.
-            Ok(false) if connection.taken_after().is_some() => {
-                Err(self.timed_out(Phase::Validate, budget))
-            }
+            Ok(false) if connection.taken_after().is_some() => Err(self.timed_out(phase, budget)),
             Ok(false) => Ok(Err(connection.into_slot())),
-            Err(_elapsed) => Err(self.timed_out(Phase::Validate, budget)),
+            Err(_elapsed) => Err(self.timed_out(phase, budget)),
         }
     }
 
@@ -248,7 +282,7 @@ impl<D: Driver> Core<D> {
     }
 
     fn rejection(&self, reason: Reason, waited: Duration) -> AcquireError {
-        let figures = self.bulkhead.figures(CLASS);
+        let figures = self.bulkhead.figures(self.class);
         self.rejected(reason, waited, &figures, figures.retry_after)
     }
 
@@ -259,20 +293,22 @@ impl<D: Driver> Core<D> {
         figures: &Figures,
         retry_after: Option<Duration>,
     ) -> AcquireError {
-        let counts = self.bulkhead.with_stock(|s| s.counts);
-        let oldest = figures.oldest_hold.map_or(Duration::ZERO, |h| h.age);
+        let counts = self.bulkhead.with_stock(|s| s.counts(self.class));
+        let oldest = figures.oldest_holds.first();
+        let oldest = oldest.map_or(Duration::ZERO, |h| h.age);
         let fallback = self.settings.acquire_timeout.max(oldest);
         AcquireError::Rejected(Box::new(Rejection {
             partition: self.settings.name.clone(),
             reason,
             waited,
             max_connections: self.settings.max_connections.get(),
+            shared_budget: self.budget.status(),
             in_use: figures.used.saturating_sub(counts.slots_returning),
             returning: counts.slots_returning,
             idle: counts.of(Stage::Idle),
             waiting: figures.waiting,
             max_waiters: self.settings.max_waiters,
-            oldest_hold: figures.oldest_hold,
+            oldest_holds: figures.oldest_holds,
             retry_after: (reason != Reason::Closed).then(|| retry_after.unwrap_or(fallback)),
         }))
     }

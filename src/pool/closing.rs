@@ -10,7 +10,7 @@ use tokio::time::timeout_at;
 use crate::driver::Driver;
 use crate::status::Holder;
 
-use super::core::{CLASS, Core};
+use super::core::Core;
 use super::deadline::Deadline;
 use super::store::Store;
 
@@ -101,7 +101,7 @@ impl<D: Driver> Core<D> {
         self.bulkhead.close();
         let seekers = self.bulkhead.with_stock(Store::close);
         seekers.into_iter().for_each(Waker::wake);
-        while let Some(link) = self.bulkhead.with_stock(Store::take_last) {
+        while let Some(link) = self.bulkhead.with_stock(|s| s.take_last(self.class)) {
             self.discard(link, None);
         }
     }
@@ -110,17 +110,17 @@ impl<D: Driver> Core<D> {
     pub(super) async fn drain(&self, deadline: Deadline) -> Option<StillHeld> {
         let empty = async {
             self.bulkhead.drained().await;
-            self.emptied().await;
+            self.budget.emptied().await;
         };
         match timeout_at(deadline.instant(), empty).await {
             Ok(()) => None,
-            Err(_elapsed) => Some(self.still_held()),
+            Err(_elapsed) => self.still_held(),
         }
     }
 
     /// Takes everything away that is still held.
     pub(super) fn take_all_away(self: &Arc<Self>) -> Vec<TakenAway> {
-        let holders = self.bulkhead.holders(CLASS).into_iter();
+        let holders = self.bulkhead.holders(self.class).into_iter();
         let taken = holders.filter(|(hold, holder)| self.take_away(*hold, *holder));
         let named = |(_, holder)| TakenAway {
             partition: self.settings.name.clone(),
@@ -129,13 +129,15 @@ impl<D: Driver> Core<D> {
         taken.map(named).collect()
     }
 
-    fn still_held(&self) -> StillHeld {
+    /// `None` if it is only others of its budget that hold something.
+    fn still_held(&self) -> Option<StillHeld> {
         let status = self.status();
-        StillHeld {
+        let held = StillHeld {
             connections: status.connections(),
             partition: status.name,
             in_use: status.in_use,
             oldest_hold: status.oldest_hold,
-        }
+        };
+        (held.in_use > 0 || held.connections > 0).then_some(held)
     }
 }

@@ -70,6 +70,29 @@ impl<D: Driver> Connection<D> {
         core.driver.recycle(client, &metrics).await.is_ok()
     }
 
+    /// Puts the session limits of its partition in force on a connection that another partition had
+    /// opened, and frees it of that one's session state; `false` if that failed. One round trip.
+    ///
+    /// Dropped half way, it is dressed on the return path.
+    pub(super) async fn dress(&mut self) -> bool {
+        let core = Arc::clone(&self.core);
+        let started = core.bulkhead.now();
+        let link = self.link_mut();
+        link.dress = None;
+        if core.driver.reset(&mut link.client).await != Readiness::Quiet {
+            return false;
+        }
+        link.dress = Some(core.class);
+        let took = core.bulkhead.now().saturating_sub(started);
+        core.watch.tell(|| Event::Dressed { took });
+        true
+    }
+
+    /// Whether the session limits of its partition are in force.
+    pub(super) fn is_dressed(&self) -> bool {
+        self.link().dress == Some(self.core.class)
+    }
+
     pub(super) fn is_fresh(&self) -> bool {
         let (permit, link) = self.held.as_ref().expect(EMPTY);
         self.core.is_fresh(link, permit.since())

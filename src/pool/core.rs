@@ -1,16 +1,14 @@
 //! One partition from the inside: what its connections do, and in which task.
 
-use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
 use deadpool::managed::Manager;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::admission::{ClassId, HoldId, Rules};
+use crate::admission::{ClassId, HoldId};
 use crate::bulkhead::{Bulkhead, Permit};
 use crate::config::{LIFETIME_JITTER_PERCENT, PartitionSettings};
 use crate::driver::{Driver, Readiness};
@@ -18,17 +16,15 @@ use crate::error::Failure;
 use crate::observe::Watch;
 use crate::status::{Held, Holder, PartitionStatus};
 
+use super::budget::Budget;
 use super::leaving::{Leaving, see_the_end};
 use super::opening::{Opening, Prober};
-use super::store::{After, Link, Place, Stage, Store};
+use super::store::{After, Link, Place, Stage, Step, Store};
 use super::upkeep::keep_up;
 
 pub(super) type ConnectionOf<D> = <D as Manager>::Type;
 pub(super) type LinkOf<D> = Box<Link<ConnectionOf<D>>>;
 pub(super) type Slot<D> = Permit<Store<ConnectionOf<D>>>;
-
-/// In this version each partition is a budget of its own, with one class.
-pub(super) const CLASS: ClassId = ClassId::new(0);
 
 /// How often a thread steps aside for a poll that is about to end.
 const YIELDS: u32 = 3;
@@ -36,11 +32,13 @@ const YIELDS: u32 = 3;
 pub(super) struct Core<D: Driver> {
     pub(super) settings: PartitionSettings,
     pub(super) driver: D,
+    /// Which class of its budget it is.
+    pub(super) class: ClassId,
+    /// That of its budget.
     pub(super) bulkhead: Bulkhead<Store<ConnectionOf<D>>>,
+    pub(super) budget: Arc<Budget<D>>,
     pub(super) watch: Watch,
     runtime: Handle,
-    /// Told when a place is given up after the pool was closed.
-    emptying: Notify,
     upkeep: OnceLock<AbortHandle>,
 }
 
@@ -48,20 +46,19 @@ impl<D: Driver> Core<D> {
     pub(super) fn new(
         settings: PartitionSettings,
         driver: D,
+        class: ClassId,
+        budget: &Arc<Budget<D>>,
         watch: Watch,
         runtime: Handle,
     ) -> Self {
-        let capacity = settings.max_connections.get();
-        let rules = Rules::fixed(capacity, settings.max_waiters);
-        let bulkhead = Bulkhead::new(rules, Store::new(capacity))
-            .expect("bug: the settings of a partition were checked");
         Self {
             settings,
             driver,
-            bulkhead,
+            class,
+            bulkhead: budget.bulkhead().clone(),
+            budget: Arc::clone(budget),
             watch,
             runtime,
-            emptying: Notify::new(),
             upkeep: OnceLock::new(),
         }
     }
@@ -76,14 +73,35 @@ impl<D: Driver> Core<D> {
         });
     }
 
-    /// Starts every opening that is due: for those who seek a connection, and for `min_idle` to come.
+    /// Does all that is due: for those who seek a connection, in whatever partition of the budget, and
+    /// for `min_idle` to come.
     pub(super) fn open_due(self: &Arc<Self>, min_idle: u32) {
         // Bounded: a runtime that stops drops what is spawned on the spot, and its place is free again.
-        for _ in 0..self.settings.max_connections.get() {
-            let Some(place) = self.bulkhead.with_stock(|s| s.next_opening(min_idle)) else {
-                return;
-            };
-            self.runtime.spawn(Opening::new(self, place).run());
+        for _ in 0..self.budget.capacity() {
+            match self
+                .bulkhead
+                .with_stock(|s| s.next_step(self.class, min_idle))
+            {
+                Some(Step::Open(place)) => self.open(place),
+                Some(Step::Served(waker)) => waker.into_iter().for_each(Waker::wake),
+                Some(Step::Close(link)) => self.discard(link, None),
+                None => return,
+            }
+        }
+    }
+
+    /// Opens a connection for whoever the place is for.
+    fn open(self: &Arc<Self>, place: Place) {
+        let of_another = || self.budget.member(place.class());
+        let opener = if place.class() == self.class {
+            Some(Arc::clone(self))
+        } else {
+            of_another()
+        };
+        match opener {
+            Some(core) => drop(self.runtime.spawn(Opening::new(&core, place).run())),
+            // Nobody seeks in a partition that is gone.
+            None => self.give_up(place),
         }
     }
 
@@ -97,6 +115,7 @@ impl<D: Driver> Core<D> {
         Box::new(Link {
             client,
             place,
+            dress: Some(self.class),
             expires,
             idle_since: now,
         })
@@ -115,7 +134,10 @@ impl<D: Driver> Core<D> {
     pub(super) fn opening_failed(&self, failure: Failure) -> Option<Duration> {
         let partition = &self.settings.name;
         let endpoint = self.driver.endpoint();
-        match self.bulkhead.with_stock(|s| s.opening_failed(failure)) {
+        match self
+            .bulkhead
+            .with_stock(|s| s.opening_failed(self.class, failure))
+        {
             After::Told(waker) => waker.into_iter().for_each(Waker::wake),
             After::Untold(failure) => {
                 tracing::warn!(%partition, %endpoint, %failure, "no connection could be opened");
@@ -137,32 +159,15 @@ impl<D: Driver> Core<D> {
 
     /// Gives up a place.
     pub(super) fn give_up(&self, place: Place) {
-        let open = self.bulkhead.with_stock(|s| {
-            s.gone(place);
-            s.is_open()
-        });
-        if !open {
-            self.emptying.notify_waiters();
-        }
-    }
-
-    /// Completes when the last connection of a closed partition is known gone.
-    pub(super) async fn emptied(&self) {
-        loop {
-            let mut changed = pin!(self.emptying.notified());
-            changed.as_mut().enable();
-            if self.bulkhead.with_stock(|s| s.counts.total()) == 0 {
-                return;
-            }
-            changed.await;
-        }
+        self.budget.give_up(place);
     }
 
     /// The return path: straight back if the backend is quiet and need not be reset, else by a task that
     /// holds the slot until the backend is clean or gone.
     #[inline]
     pub(super) fn take_back(self: &Arc<Self>, permit: Slot<D>, link: LinkOf<D>) {
-        if settled::<D>(&link.client) != Readiness::Quiet || self.settings.reset_session {
+        let as_it_was = link.dress.is_some() && !self.settings.reset_session;
+        if settled::<D>(&link.client) != Readiness::Quiet || !as_it_was {
             if self.is_gone(&link) {
                 // It was taken away long ago: neither slot nor place counts any more.
                 let Link { client, place, .. } = *link;
@@ -196,6 +201,7 @@ impl<D: Driver> Core<D> {
         let idle = now.saturating_sub(link.idle_since);
         let trusted = |limit| idle < limit;
         D::readiness(&link.client) == Readiness::Quiet
+            && link.dress == Some(self.class)
             && self.settings.validate_after_idle.is_none_or(trusted)
             && !link.has_expired(now)
     }
@@ -211,7 +217,7 @@ impl<D: Driver> Core<D> {
         self.runtime.spawn(async move {
             see_the_end(leash.take_away()).await;
             if core.bulkhead.with_stock(|s| s.taken_is_gone(from)) {
-                core.emptying.notify_waiters();
+                core.budget.one_less();
                 core.bulkhead.revoke(from);
                 core.open_due(0);
             }
@@ -221,21 +227,24 @@ impl<D: Driver> Core<D> {
 
     /// Who holds a slot, oldest first.
     pub(super) fn holders(&self) -> Vec<Held> {
-        let holders = self.bulkhead.holders(CLASS);
+        let holders = self.bulkhead.holders(self.class);
         self.bulkhead.with_stock(|s| {
             let held = |(hold, holder)| Held {
                 holder,
                 backend_pid: s.backend_pid(hold),
+                statement: None,
             };
             holders.into_iter().map(held).collect()
         })
     }
 
     pub(super) fn status(&self) -> PartitionStatus {
-        let figures = self.bulkhead.figures(CLASS);
-        let counts = self.bulkhead.with_stock(|s| s.counts);
+        let figures = self.bulkhead.figures(self.class);
+        let counts = self.bulkhead.with_stock(|s| s.counts(self.class));
         PartitionStatus {
             name: self.settings.name.clone(),
+            budget: self.budget.name().to_owned(),
+            reserved: self.settings.reserved,
             max_connections: self.settings.max_connections.get(),
             max_waiters: self.settings.max_waiters,
             min_idle: self.settings.min_idle,
@@ -247,7 +256,7 @@ impl<D: Driver> Core<D> {
             returning: counts.of(Stage::Returning),
             closing: counts.of(Stage::Closing),
             ghosts: counts.of(Stage::Ghost),
-            oldest_hold: figures.oldest_hold,
+            oldest_hold: figures.oldest_holds.first(),
             expected_hold: figures.expected_hold,
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use crate::admission::ClassId;
 use crate::driver::{Driver, End, Readiness};
 
 use super::core::{Core, LinkOf, Slot};
@@ -26,6 +27,7 @@ pub(super) struct Leaving<D: Driver> {
     permit: Option<Slot<D>>,
     client: Option<D::Type>,
     place: Option<Place>,
+    dress: Option<ClassId>,
     expires: Option<Duration>,
 }
 
@@ -43,18 +45,22 @@ impl<D: Driver> Leaving<D> {
         let Link {
             client,
             mut place,
+            dress,
             expires,
             ..
         } = *link;
         core.bulkhead.with_stock(|s| {
             s.shift(&mut place, stage);
-            s.counts.slots_returning += u32::from(permit.is_some());
+            if permit.is_some() {
+                s.slot_returns(place.class());
+            }
         });
         Self {
             core: Arc::clone(core),
             permit,
             client: Some(client),
             place: Some(place),
+            dress,
             expires,
         }
     }
@@ -63,10 +69,7 @@ impl<D: Driver> Leaving<D> {
     /// if it cannot be made so.
     pub(super) async fn settle(mut self) {
         let core = Arc::clone(&self.core);
-        let readiness = match &mut self.client {
-            Some(client) => make_clean(&core, client).await,
-            None => Readiness::Lost,
-        };
+        let readiness = self.make_clean(&core).await;
         let expired = self.expires.is_some_and(|at| core.bulkhead.now() >= at);
         match readiness {
             Readiness::Quiet if !expired => self.come_back(),
@@ -74,21 +77,35 @@ impl<D: Driver> Leaving<D> {
         }
     }
 
+    /// Quiet, dressed, and free of session state if that is asked for.
+    async fn make_clean(&mut self, core: &Core<D>) -> Readiness {
+        let Some(client) = &mut self.client else {
+            return Readiness::Lost;
+        };
+        let readiness = core.driver.settle(client).await;
+        let as_it_was = self.dress.is_some() && !core.settings.reset_session;
+        if readiness != Readiness::Quiet || as_it_was {
+            return readiness;
+        }
+        self.dress = Some(core.class);
+        core.driver.reset(client).await
+    }
+
     fn come_back(mut self) {
         let (permit, client, place) = (self.permit.take(), self.client.take(), self.place.take());
         let (Some(permit), Some(client), Some(place)) = (permit, client, place) else {
             unreachable!("bug: a connection came back in parts");
         };
+        let class = place.class();
         let link = Box::new(Link {
             client,
             place,
+            dress: self.dress,
             expires: self.expires,
             idle_since: Duration::ZERO,
         });
         if let Some(link) = permit.give_back(link) {
-            self.core
-                .bulkhead
-                .with_stock(|s| s.counts.slots_returning -= 1);
+            self.core.bulkhead.with_stock(|s| s.slot_returned(class));
             self.core.discard(link, None);
         }
     }
@@ -116,14 +133,6 @@ impl<D: Driver> Leaving<D> {
     }
 }
 
-async fn make_clean<D: Driver>(core: &Core<D>, client: &mut D::Type) -> Readiness {
-    let readiness = core.driver.settle(client).await;
-    if readiness == Readiness::Quiet && core.settings.reset_session {
-        return core.driver.reset(client).await;
-    }
-    readiness
-}
-
 /// Completes when an end was seen; never, if it cannot be.
 async fn seen(end: impl Future<Output = End>) {
     if end.await == End::Unseen {
@@ -144,11 +153,10 @@ impl<D: Driver> Drop for Leaving<D> {
         let Some(place) = self.place.take() else {
             return;
         };
+        let class = place.class();
         self.core.give_up(place);
         if let Some(permit) = self.permit.take() {
-            self.core
-                .bulkhead
-                .with_stock(|s| s.counts.slots_returning -= 1);
+            self.core.bulkhead.with_stock(|s| s.slot_returned(class));
             drop(permit);
         }
         self.core.open_due(0);

@@ -1,10 +1,13 @@
 //! The pool: partitions, their connections, and the guards that callers hold.
 
 mod acquire;
+mod assemble;
+mod budget;
 mod closing;
 mod connection;
 mod core;
 mod deadline;
+mod holders;
 mod leaving;
 mod opening;
 mod pace;
@@ -15,21 +18,18 @@ mod upkeep;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use tokio::runtime::Handle;
-
 use crate::config::{ANALYTICAL, ConfigError, Settings, TRANSACTIONAL};
 use crate::driver::Driver;
 use crate::fleet::FleetReport;
-use crate::observe::{Observer, Watch};
-use crate::status::PoolStatus;
-
-use self::core::Core;
+use crate::observe::Observer;
+use crate::status::{CallSite, PoolStatus};
 
 use closing::begin_to_take;
 
 pub use closing::{CloseReport, StillHeld, TakenAway};
 pub use connection::Connection;
 pub use deadline::Deadline;
+pub use holders::{Holders, NotAsked};
 pub use partition::Partition;
 
 struct Inner<D: Driver> {
@@ -56,25 +56,7 @@ impl<D: Driver> PartitionedPool<D> {
         settings: &Settings,
         observer: Option<&dyn Observer>,
     ) -> Result<Self, ConfigError> {
-        let runtime = Handle::current();
-        let mut partitions = Vec::with_capacity(settings.partitions.len());
-        let mut problems = Vec::new();
-        for partition in &settings.partitions {
-            let watch = Watch(observer.map(|o| o.partition(&partition.name)));
-            let said = problems.iter().any(|(url, _, _)| *url == &partition.url);
-            match D::new(partition) {
-                Ok(driver) => partitions.push(Partition {
-                    core: Arc::new(Core::new(partition.clone(), driver, watch, runtime.clone())),
-                }),
-                Err(_) if said => {}
-                Err(problem) => problems.push((&partition.url, &partition.name, problem)),
-            }
-        }
-        if !problems.is_empty() {
-            let field = |name| format!("partition.{name}.url");
-            let named = problems.into_iter().map(|(_, name, p)| (field(name), p));
-            return Err(ConfigError::of_fields(named.collect()));
-        }
+        let partitions = assemble::partitions(settings, observer)?;
         let position = |name: &str| {
             let found = partitions.iter().position(|p| p.name() == name);
             found.expect("bug: the settings have both partitions")
@@ -134,8 +116,50 @@ impl<D: Driver> PartitionedPool<D> {
     /// What all partitions look like now.
     #[must_use]
     pub fn status(&self) -> PoolStatus {
+        let all = || self.partitions().map(|partition| &partition.core);
+        // One of each budget: its first partition.
+        let budgets = all().filter(|core| core.class.index() == 0);
         PoolStatus {
-            partitions: self.partitions().map(Partition::status).collect(),
+            partitions: all().map(|core| core.status()).collect(),
+            shared_budgets: budgets.filter_map(|core| core.budget.status()).collect(),
+        }
+    }
+
+    /// Who holds a slot of each partition, as [`Partition::holders`] lists them, and what their backends
+    /// run: asked of each server's `pg_stat_activity`, by `deadline`.
+    ///
+    /// A partition whose holders one wants to know is mostly full. So the question goes over a connection
+    /// of whichever partition has one to spare, with the same server, role and database: for the
+    /// moment it takes up a slot there, if one is free and nobody waits for it, and it never exceeds the
+    /// budget. If none can be had, or the server does not answer, the holders are listed all the same, and
+    /// [`Holders::not_asked`] says why their statements are not known.
+    ///
+    /// It needs no right beyond LOGIN: a role may read the statements of its own sessions. A session that
+    /// has given itself another `application_name` is not recognised. See [`Statement`](crate::Statement) for
+    /// what is, and is not, in a statement's text.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives the connection back, as any other.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use partitioned_pool::{PartitionedPool, TokioPostgres};
+    /// /// For an endpoint that only operators can reach.
+    /// async fn who_holds(pool: &PartitionedPool<TokioPostgres>) -> String {
+    ///     let holders = pool.holders_with_statements(Duration::from_secs(1)).await;
+    ///     holders.iter().map(|partition| format!("{partition}\n")).collect()
+    /// }
+    /// ```
+    #[track_caller]
+    pub fn holders_with_statements<T: Into<Deadline>>(
+        &self,
+        deadline: T,
+    ) -> impl Future<Output = Vec<Holders>> + Send + use<'_, D, T> {
+        let (by, deadline) = (CallSite::here(), deadline.into());
+        async move {
+            let cores: Vec<_> = self.partitions().map(|p| &p.core).collect();
+            holders::holders_with_statements(&cores, by, deadline).await
         }
     }
 

@@ -180,7 +180,9 @@ impl<D: Driver> Partition<D> {
         self.core.acquire_unobserved(limit).await
     }
 
-    /// Who holds a slot, oldest first: the place in the code, the age, and the backend.
+    /// Who holds a slot, oldest first: the place in the code, the age, and the backend. Asks nobody; what the
+    /// backends run is told by
+    /// [`PartitionedPool::holders_with_statements`](crate::PartitionedPool::holders_with_statements).
     #[must_use]
     pub fn holders(&self) -> Vec<Held> {
         self.core.holders()

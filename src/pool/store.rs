@@ -3,14 +3,22 @@
 //! The store lives under the lock of its bulkhead. It opens and closes nothing; it says what may be.
 //! It wakes nobody, and drops neither connections nor wakers: whoever they belong to may call back.
 //!
-//! 1. `opening + idle + used + returning + closing + ghosts <= capacity`, always: a [`Place`] is made
-//!    before a connection is opened and ends when its backend is known gone.
-//! 2. A caller with a slot and without a connection is a seeker. While there are more seekers than
+//! Each partition of the budget is a class, with a shelf of its own.
+//!
+//! 1. `opening + idle + used + returning + closing + ghosts <= capacity`, always, and for each class
+//!    `<= max`: a [`Place`] is made before a connection is opened and ends when its backend is known
+//!    gone.
+//! 2. A caller with a slot and without a connection is a seeker. While a class has more seekers than
 //!    openings and a place is free, an opening is due.
-//! 3. A connection that comes free goes to the seeker that has waited longest, else to the idle
-//!    stack. The stack is last in, first out, so that what nobody needs grows old at its bottom.
-//! 4. A closed store keeps nothing.
-//! 5. After a failure that can pass, nobody opens but one prober, and then slowly more (`pace.rs`).
+//! 3. A connection that comes free goes to the seeker of its class that has waited longest, else to the
+//!    idle stack. The stack is last in, first out, so that what nobody needs grows old at its bottom.
+//! 4. Only when no place is free is an idle connection of another class taken over, the one that nobody
+//!    has needed for longest: in a steady mix each class keeps its own. The taker dresses it (session
+//!    limits) before use. Where it cannot, since role or database differ, the connection is closed
+//!    to make room. Whoever has one of its own on the way back is first patient for a moment.
+//! 5. An idle connection lies on the shelf of the class whose dress it wears.
+//! 6. A closed store keeps nothing.
+//! 7. After a failure that can pass, nobody opens but one prober, and then slowly more (`pace.rs`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,6 +33,9 @@ use crate::driver::Leash;
 use crate::error::Failure;
 
 use super::pace::Pace;
+
+#[cfg(test)]
+mod tests;
 
 /// Where a connection stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +53,16 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct Place {
     stage: Stage,
+    class: ClassId,
     /// Of its entry in [`Store::known`].
     key: usize,
+}
+
+impl Place {
+    /// The class that it counts for.
+    pub(super) fn class(&self) -> ClassId {
+        self.class
+    }
 }
 
 /// What is known of a connection, wherever it is.
@@ -67,11 +86,13 @@ struct Known {
 pub(crate) struct Link<C> {
     pub(super) client: C,
     pub(super) place: Place,
+    /// The class whose session limits are in force; `None` while that is being changed.
+    pub(super) dress: Option<ClassId>,
     pub(super) expires: Option<Duration>,
     pub(super) idle_since: Duration,
 }
 
-/// How many connections stand where.
+/// How many connections of a class stand where.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     stages: [u32; 6],
@@ -120,40 +141,124 @@ pub(super) enum After {
 /// The answer to [`Store::seek`].
 pub(super) enum Seek<C> {
     Idle(Box<Link<C>>),
-    Seeking(usize),
+    /// Wait; if patient, then for a moment before [`Store::lose_patience`] and whatever is due.
+    Seeking {
+        key: usize,
+        patient: bool,
+    },
     Closed,
+}
+
+/// A seeker that has no answer.
+#[derive(Clone, Copy, Debug)]
+struct Seat {
+    key: usize,
+    seq: u64,
+    /// It waits for one of its own class that is on the way back.
+    patient: bool,
+}
+
+/// What is to be done for a seeker, or for callers to come.
+#[must_use]
+pub(super) enum Step<C> {
+    /// Open a connection in this place.
+    Open(Place),
+    /// A seeker has taken over an idle connection: wake it.
+    Served(Option<Waker>),
+    /// Close this idle connection: it stands in the way of one that nobody can dress it for.
+    Close(Box<Link<C>>),
+}
+
+/// What a store must know of a class.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ClassOfStore {
+    /// The most connections that may count for it.
+    pub(super) max: u32,
+    /// Classes with the same wardrobe can dress each other's connections.
+    pub(super) wardrobe: usize,
+}
+
+/// What a class has in the store.
+struct Shelf<C> {
+    rules: ClassOfStore,
+    counts: Counts,
+    idle: Vec<Box<Link<C>>>,
+    /// Its seekers that have no answer, oldest first.
+    seeking: VecDeque<Seat>,
+}
+
+impl<C> Shelf<C> {
+    fn new(rules: ClassOfStore) -> Self {
+        Self {
+            rules,
+            counts: Counts::default(),
+            idle: Vec::new(),
+            seeking: VecDeque::new(),
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.counts.total() < self.rules.max
+    }
+
+    fn patient(&self) -> usize {
+        self.seeking.iter().filter(|seat| seat.patient).count()
+    }
+
+    /// Seekers for whom nothing is on its way.
+    fn unserved(&self) -> usize {
+        let opening = self.counts.of(Stage::Opening) as usize;
+        (self.seeking.len() - self.patient()).saturating_sub(opening)
+    }
+
+    /// Whether more of its connections are on the way back than seekers wait for.
+    fn is_about_to_have_one(&self) -> bool {
+        self.counts.of(Stage::Returning) as usize > self.patient()
+    }
 }
 
 pub(crate) struct Store<C> {
     capacity: u32,
     open: bool,
-    pub(super) counts: Counts,
+    shelves: Vec<Shelf<C>>,
     pace: Pace,
     /// Whether a failure that can pass is tried again, rather than told.
     patient: bool,
     /// What the last failed opening reported, while the pace is not free.
     trouble: Option<Failure>,
-    idle: Vec<Box<Link<C>>>,
     known: Slab<Known>,
     seekers: Slab<Seeker<C>>,
-    /// Keys of those in `seekers` that have no answer, oldest first.
-    seeking: VecDeque<usize>,
+    next_seq: u64,
 }
 
 impl<C> Store<C> {
-    pub(super) fn new(capacity: u32) -> Self {
+    pub(super) fn new(capacity: u32, classes: impl IntoIterator<Item = ClassOfStore>) -> Self {
         Self {
             capacity,
             open: true,
-            counts: Counts::default(),
+            shelves: classes.into_iter().map(Shelf::new).collect(),
             pace: Pace::Free,
             patient: false,
             trouble: None,
-            idle: Vec::new(),
             known: Slab::new(),
             seekers: Slab::new(),
-            seeking: VecDeque::new(),
+            next_seq: 0,
         }
+    }
+
+    #[inline]
+    fn shelf(&mut self, class: ClassId) -> &mut Shelf<C> {
+        &mut self.shelves[class.index()]
+    }
+
+    /// How many connections of `class` stand where.
+    pub(super) fn counts(&self, class: ClassId) -> Counts {
+        self.shelves[class.index()].counts
+    }
+
+    /// The connections of all classes.
+    pub(super) fn total(&self) -> u32 {
+        self.shelves.iter().map(|shelf| shelf.counts.total()).sum()
     }
 
     #[inline]
@@ -163,16 +268,34 @@ impl<C> Store<C> {
             return;
         }
         known.held_by = None;
-        self.counts.stages[place.stage as usize] -= 1;
-        self.counts.stages[to as usize] += 1;
+        let counts = &mut self.shelves[place.class.index()].counts;
+        counts.stages[place.stage as usize] -= 1;
+        counts.stages[to as usize] += 1;
         place.stage = to;
+    }
+
+    /// From now on a place counts for another class.
+    fn change_class(&mut self, place: &mut Place, to: ClassId) {
+        self.shelf(place.class).counts.stages[place.stage as usize] -= 1;
+        self.shelf(to).counts.stages[place.stage as usize] += 1;
+        place.class = to;
+    }
+
+    /// Takes note that a slot of `class` is on the return path.
+    pub(super) fn slot_returns(&mut self, class: ClassId) {
+        self.shelf(class).counts.slots_returning += 1;
+    }
+
+    /// Takes note that a slot of `class` has left the return path without its connection.
+    pub(super) fn slot_returned(&mut self, class: ClassId) {
+        self.shelf(class).counts.slots_returning -= 1;
     }
 
     /// Gives up a place: its backend is known gone, or was never there.
     pub(super) fn gone(&mut self, place: Place) {
         let known = self.known.remove(place.key);
         if !known.gone {
-            self.counts.stages[place.stage as usize] -= 1;
+            self.shelf(place.class).counts.stages[place.stage as usize] -= 1;
         }
     }
 
@@ -196,7 +319,7 @@ impl<C> Store<C> {
         };
         known.held_by = None;
         known.gone = true;
-        self.counts.stages[Stage::Used as usize] -= 1;
+        self.shelf(from.class()).counts.stages[Stage::Used as usize] -= 1;
         true
     }
 
@@ -214,31 +337,115 @@ impl<C> Store<C> {
         known.leash.as_ref()?.backend_pid()
     }
 
-    /// A place for an opening, if one is due: for a seeker (2), or to keep `min_idle` connections
-    /// ready for callers to come.
-    pub(super) fn next_opening(&mut self, min_idle: u32) -> Option<Place> {
-        let opening = self.counts.of(Stage::Opening) as usize;
-        let wanted = self.seeking.len() + min_idle.saturating_sub(self.idle_len()) as usize;
-        let allowed = self.pace.allows(self.counts.of(Stage::Opening));
-        if !self.open || !allowed || opening >= wanted || self.counts.total() >= self.capacity {
+    /// What is due: for the seeker that has waited longest, of whatever class (2, 4); or, if nobody
+    /// seeks in vain, to keep `min_idle` connections of `class` ready.
+    pub(super) fn next_step(&mut self, class: ClassId, min_idle: u32) -> Option<Step<C>> {
+        if !self.open {
             return None;
         }
-        self.counts.stages[Stage::Opening as usize] += 1;
+        let wanted = self.wanted();
+        match wanted.first() {
+            Some(oldest) if self.total() < self.capacity => self.opening(*oldest).map(Step::Open),
+            Some(_) => wanted.into_iter().find_map(|class| self.make_room(class)),
+            None => self.filling(class, min_idle).map(Step::Open),
+        }
+    }
+
+    /// The classes of seekers for whom nothing is being opened, and something may be; the oldest first.
+    fn wanted(&self) -> Vec<ClassId> {
+        let shelves = self.shelves.iter().enumerate();
+        let wanted = shelves.filter(|(_, shelf)| shelf.unserved() > 0 && shelf.has_room());
+        let mut wanted: Vec<_> = wanted
+            .filter_map(|(index, shelf)| Some((shelf.seeking.front()?.seq, ClassId::new(index))))
+            .collect();
+        wanted.sort_unstable();
+        wanted.into_iter().map(|(_, class)| class).collect()
+    }
+
+    fn opening(&mut self, class: ClassId) -> Option<Place> {
+        let opening = |shelf: &Shelf<C>| shelf.counts.of(Stage::Opening);
+        if !self.pace.allows(self.shelves.iter().map(opening).sum()) {
+            return None;
+        }
+        self.shelf(class).counts.stages[Stage::Opening as usize] += 1;
         Some(Place {
             stage: Stage::Opening,
+            class,
             key: self.known.insert(Known::default()),
         })
     }
 
-    fn idle_len(&self) -> u32 {
-        self.counts.of(Stage::Idle)
+    /// No place is free: a seeker of `class` takes over what another class does not use, or has it closed.
+    fn make_room(&mut self, class: ClassId) -> Option<Step<C>> {
+        if let Some(link) = self.take_over(class) {
+            return Some(Step::Served(self.hand_to_seeker(class, link)));
+        }
+        let other = |shelf: &Shelf<C>, own: &Shelf<C>| shelf.rules.wardrobe != own.rules.wardrobe;
+        let from = self
+            .least_needed(class, other)
+            .filter(|_| self.room_is_short())?;
+        Some(Step::Close(self.take_to_close(from, 0)))
+    }
+
+    /// Whether more seekers are without prospect than places are about to come free.
+    fn room_is_short(&self) -> bool {
+        let closing = |shelf: &Shelf<C>| shelf.counts.of(Stage::Closing) as usize;
+        let closing: usize = self.shelves.iter().map(closing).sum();
+        self.shelves.iter().map(Shelf::unserved).sum::<usize>() > closing
+    }
+
+    fn filling(&mut self, class: ClassId, min_idle: u32) -> Option<Place> {
+        let shelf = &self.shelves[class.index()];
+        let ready = shelf.counts.of(Stage::Idle) + shelf.counts.of(Stage::Opening);
+        let wanted = shelf.seeking.len() + min_idle as usize > ready as usize;
+        if !wanted || !shelf.has_room() || self.total() >= self.capacity {
+            return None;
+        }
+        self.opening(class)
     }
 
     #[inline]
     pub(super) fn take_idle(&mut self, hold: HoldId) -> Option<Box<Link<C>>> {
-        let mut link = self.idle.pop()?;
+        let class = hold.class();
+        let shelf = self.shelf(class);
+        let mut link = match shelf.idle.pop() {
+            Some(link) => link,
+            None if shelf.is_about_to_have_one() => return None,
+            None => self.take_over(class)?,
+        };
         self.hand_out(&mut link, hold);
         Some(link)
+    }
+
+    /// An idle connection of another class, undressed, for `class`; only when no place is free (4).
+    fn take_over(&mut self, class: ClassId) -> Option<Box<Link<C>>> {
+        if self.shelves.len() == 1 || self.total() < self.capacity {
+            return None;
+        }
+        let same = |shelf: &Shelf<C>, own: &Shelf<C>| shelf.rules.wardrobe == own.rules.wardrobe;
+        let from = self.least_needed(class, same)?;
+        let mut link = self.shelf(from).idle.remove(0);
+        self.change_class(&mut link.place, class);
+        Some(link)
+    }
+
+    /// The class, other than `class`, with the idle connection that nobody has needed for longest, among
+    /// those that compare with it as asked for.
+    fn least_needed(
+        &self,
+        class: ClassId,
+        compares: impl Fn(&Shelf<C>, &Shelf<C>) -> bool,
+    ) -> Option<ClassId> {
+        let own = &self.shelves[class.index()];
+        if !own.has_room() {
+            return None;
+        }
+        let shelves = self.shelves.iter().enumerate();
+        let others =
+            shelves.filter(|(index, shelf)| *index != class.index() && compares(shelf, own));
+        let oldest =
+            others.filter_map(|(index, shelf)| Some((shelf.idle.first()?.idle_since, index)));
+        oldest.min().map(|(_, index)| ClassId::new(index))
     }
 
     #[inline]
@@ -256,8 +463,21 @@ impl<C> Store<C> {
             return Seek::Idle(link);
         }
         let key = self.seekers.insert(Seeker::Seeking(None, hold));
-        self.seeking.push_back(key);
-        Seek::Seeking(key)
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        let is_full = self.total() >= self.capacity;
+        let shelf = self.shelf(hold.class());
+        let patient = is_full && shelf.is_about_to_have_one();
+        shelf.seeking.push_back(Seat { key, seq, patient });
+        Seek::Seeking { key, patient }
+    }
+
+    /// A seeker has been patient for long enough.
+    pub(super) fn lose_patience(&mut self, key: usize) {
+        let seats = self.shelves.iter_mut().flat_map(|shelf| &mut shelf.seeking);
+        for seat in seats.filter(|seat| seat.key == key) {
+            seat.patient = false;
+        }
     }
 
     /// A waker that is no longer needed goes to `replaced`, to be dropped outside of the lock.
@@ -282,37 +502,83 @@ impl<C> Store<C> {
     /// Ends a search. What was found in that moment is in the seeker and must be passed on.
     pub(super) fn stop_seeking(&mut self, key: usize) -> Seeker<C> {
         let seeker = self.seekers.remove(key);
-        if let Seeker::Seeking(..) = seeker {
-            self.seeking.retain(|other| *other != key);
+        if let Seeker::Seeking(_, hold) = &seeker {
+            let seeking = &mut self.shelf(hold.class()).seeking;
+            seeking.retain(|seat| seat.key != key);
         }
         seeker
     }
 
-    /// Takes in a connection that was opened, or that a seeker did not wait for.
+    /// Takes in a connection that was opened, that came back, or that a seeker did not wait for.
     ///
     /// # Errors
-    /// The connection, if the store is closed, or if it is just being taken away.
+    /// The connection, if it is to be closed: the store is closed, it is just being taken away, or it
+    /// stands in the way of one that is sought (4).
     pub(super) fn offer(
         &mut self,
         mut link: Box<Link<C>>,
         now: Duration,
     ) -> Result<Option<Waker>, Box<Link<C>>> {
-        if !self.open || self.known[link.place.key].taken.is_some() {
+        let Some(home) = self.home(&link) else {
+            return Err(link);
+        };
+        let wanted = self.who_wants(home);
+        if wanted.is_some_and(|class| !self.can_dress(class, home)) {
             return Err(link);
         }
         if link.place.stage == Stage::Returning {
-            self.counts.slots_returning -= 1;
+            self.slot_returned(link.place.class);
         }
         link.idle_since = now;
-        if let Some(key) = self.seeking.pop_front() {
-            if let Seeker::Seeking(_, hold) = self.seekers[key] {
-                self.hand_out(&mut link, hold);
-            }
-            return Ok(self.answer(key, Ok(link)));
+        let class = wanted.unwrap_or(home);
+        if class != link.place.class {
+            self.change_class(&mut link.place, class);
+        }
+        if wanted.is_some() {
+            return Ok(self.hand_to_seeker(class, link));
         }
         self.shift(&mut link.place, Stage::Idle);
-        self.idle.push(link);
+        self.shelf(home).idle.push(link);
         Ok(None)
+    }
+
+    /// The class whose dress a connection wears, if it can be kept at all.
+    fn home(&self, link: &Link<C>) -> Option<ClassId> {
+        if !self.open || self.known[link.place.key].taken.is_some() {
+            return None;
+        }
+        let home = link.dress?;
+        let is_there = link.place.class == home;
+        (is_there || self.shelves[home.index()].has_room()).then_some(home)
+    }
+
+    /// The class of the oldest seeker that a connection on its way to the shelf of `home` serves, or makes
+    /// room for.
+    fn who_wants(&self, home: ClassId) -> Option<ClassId> {
+        if !self.shelves[home.index()].seeking.is_empty() {
+            return Some(home);
+        }
+        if self.shelves.len() == 1 || self.total() < self.capacity {
+            return None;
+        }
+        let short = self.room_is_short();
+        let serves = |class: &ClassId| self.can_dress(*class, home) || short;
+        self.wanted().into_iter().find(serves)
+    }
+
+    fn can_dress(&self, class: ClassId, worn: ClassId) -> bool {
+        let wardrobe = |of: ClassId| self.shelves[of.index()].rules.wardrobe;
+        wardrobe(class) == wardrobe(worn)
+    }
+
+    /// Hands a connection that counts for `class` to the oldest of its seekers.
+    fn hand_to_seeker(&mut self, class: ClassId, mut link: Box<Link<C>>) -> Option<Waker> {
+        let seat = self.shelf(class).seeking.pop_front();
+        let key = seat.expect("bug: nobody seeks").key;
+        if let Seeker::Seeking(_, hold) = self.seekers[key] {
+            self.hand_out(&mut link, hold);
+        }
+        self.answer(key, Ok(link))
     }
 
     /// From now on a failure that can pass is tried again.
@@ -338,8 +604,8 @@ impl<C> Store<C> {
     }
 
     /// An opening failed. If that can pass, the caller may have to be the prober; if not, and those
-    /// that go on cannot serve every seeker, the oldest seeker is told.
-    pub(super) fn opening_failed(&mut self, failure: Failure) -> After {
+    /// that go on cannot serve every seeker of its class, the oldest is told.
+    pub(super) fn opening_failed(&mut self, class: ClassId, failure: Failure) -> After {
         if self.patient && failure.is_transient() {
             self.trouble = Some(failure.clone());
             return match self.pace.failed(fastrand::f64()) {
@@ -347,11 +613,11 @@ impl<C> Store<C> {
                 None => After::Nothing,
             };
         }
-        if self.seeking.len() <= self.counts.of(Stage::Opening) as usize {
+        if self.shelf(class).unserved() == 0 {
             return After::Untold(failure);
         }
-        match self.seeking.pop_front() {
-            Some(key) => After::Told(self.answer(key, Err(Trouble::Failed(failure)))),
+        match self.shelf(class).seeking.pop_front() {
+            Some(seat) => After::Told(self.answer(seat.key, Err(Trouble::Failed(failure)))),
             None => After::Untold(failure),
         }
     }
@@ -363,29 +629,32 @@ impl<C> Store<C> {
         }
     }
 
-    /// Takes out one idle connection that has expired or is lost, or that nobody has needed for
+    /// Takes out one idle connection of `class` that has expired or is lost, or that nobody has needed for
     /// `idle_timeout` and that is not among the `min_idle` to be kept.
     pub(super) fn take_stale(
         &mut self,
+        class: ClassId,
         now: Duration,
         idle_timeout: Option<Duration>,
         min_idle: u32,
         is_lost: impl Fn(&C) -> bool,
     ) -> Option<Box<Link<C>>> {
-        let spare = self.idle_len() > min_idle;
+        let shelf = self.shelf(class);
+        let spare = shelf.counts.of(Stage::Idle) > min_idle;
         let stale = |link: &Link<C>| {
             let unneeded = idle_timeout.is_some_and(|limit| now >= link.idle_since + limit);
             (spare && unneeded) || link.has_expired(now) || is_lost(&link.client)
         };
-        let at = self.idle.iter().position(|link| stale(link))?;
-        Some(self.take_to_close(at))
+        let at = shelf.idle.iter().position(|link| stale(link))?;
+        Some(self.take_to_close(class, at))
     }
 
     /// Keeps nothing from now on, and tells every seeker.
     pub(super) fn close(&mut self) -> Vec<Waker> {
         self.open = false;
-        let seeking = std::mem::take(&mut self.seeking);
-        let answer = |key| self.answer(key, Err(Trouble::Closed));
+        let seeking = |shelf: &mut Shelf<C>| std::mem::take(&mut shelf.seeking);
+        let seeking: Vec<_> = self.shelves.iter_mut().flat_map(seeking).collect();
+        let answer = |seat: Seat| self.answer(seat.key, Err(Trouble::Closed));
         seeking.into_iter().filter_map(answer).collect()
     }
 
@@ -393,14 +662,14 @@ impl<C> Store<C> {
         self.open
     }
 
-    /// Takes out an idle connection of a closed store.
-    pub(super) fn take_last(&mut self) -> Option<Box<Link<C>>> {
-        let at = self.idle.len().checked_sub(1)?;
-        Some(self.take_to_close(at))
+    /// Takes out an idle connection of `class`, of a closed store.
+    pub(super) fn take_last(&mut self, class: ClassId) -> Option<Box<Link<C>>> {
+        let at = self.shelf(class).idle.len().checked_sub(1)?;
+        Some(self.take_to_close(class, at))
     }
 
-    fn take_to_close(&mut self, at: usize) -> Box<Link<C>> {
-        let mut link = self.idle.remove(at);
+    fn take_to_close(&mut self, class: ClassId, at: usize) -> Box<Link<C>> {
+        let mut link = self.shelf(class).idle.remove(at);
         self.shift(&mut link.place, Stage::Closing);
         link
     }
@@ -433,7 +702,7 @@ impl<C> Stock for Store<C> {
 
     /// One that is being closed may take long; one whose caller has left is about to be quiet.
     #[inline]
-    fn returning(&self, _: ClassId) -> u32 {
-        self.counts.of(Stage::Returning)
+    fn returning(&self, class: ClassId) -> u32 {
+        self.counts(class).of(Stage::Returning)
     }
 }

@@ -173,7 +173,7 @@ async fn a_rejection_tells_what_is_held_and_when_to_come_back() {
         );
         assert!(
             rejection
-                .oldest_hold
+                .oldest_hold()
                 .unwrap()
                 .at
                 .file()
@@ -182,7 +182,7 @@ async fn a_rejection_tells_what_is_held_and_when_to_come_back() {
         assert!(rejection.retry_after.is_some());
         let text = error.to_string();
         let begins =
-            "transactional: rejected, queue full (max 2, in use 2, idle 0, waiting 1; oldest hold ";
+            "transactional: rejected, queue full (max 2, in use 2, idle 0, waiting 1; oldest holds ";
         assert!(
             text.starts_with(begins) && text.contains("; retry after "),
             "{text}"

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use deadpool::managed::{Manager, Metrics, RecycleResult};
 use partitioned_pool::config::{
-    BootConfig, FleetCheck, FleetConfig, Limit, PartitionConfig, PartitionSettings, PoolConfig,
-    WhenUnavailable,
+    BootConfig, BudgetConfig, FleetCheck, FleetConfig, Limit, PartitionConfig, PartitionSettings,
+    PoolConfig, WhenUnavailable,
 };
 use partitioned_pool::driver::{Driver, End, Endpoint, Readiness, Rows};
 use partitioned_pool::error::Failure;
@@ -78,6 +78,38 @@ async fn five_replicas_of_twenty_are_refused_by_a_server_of_a_hundred_with_the_a
             (report.needed(), report.granted(), report.fits()),
             (Some(80), Some(97), true)
         );
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn partitions_that_share_a_budget_are_counted_once_with_its_capacity() {
+    on_each_version(async |tenant| {
+        let config = |replicas| {
+            let fleet = FleetConfig::new(replicas, 0);
+            PoolConfig::new(&tenant.name, tenant.url(), fleet)
+                .budget(BudgetConfig::new("main", 30))
+                .transactional(small(25).budget("main").reserved(12))
+                .analytical(PartitionConfig::analytical(10).budget("main").reserved(0))
+        };
+        let report = Pool::check(config(3)).await.unwrap();
+        assert_eq!(
+            (report.needed(), report.granted(), report.fits()),
+            (Some(90), Some(97), true)
+        );
+        tenant.until_gone().await;
+
+        let (error, text) = refused(tenant, config(4)).await;
+        let BootError::DoesNotFit(report) = error else {
+            panic!("{text}")
+        };
+        let part = &report.binding().unwrap().per_replica[0];
+        assert_eq!((part.name.as_str(), part.size), ("main", 30));
+        let proposed = &report.largest_partitions().unwrap()[0];
+        assert_eq!((proposed.name.as_str(), proposed.size), ("main", 24));
+        let reserved: Vec<_> = proposed.partitions.iter().map(|p| p.reserved).collect();
+        assert_eq!(reserved, [12, 0]);
+        says(&text, &["30 main (transactional up to 25"]);
     })
     .await;
 }
@@ -237,6 +269,10 @@ impl Driver for Undressed {
         self.0.endpoint()
     }
 
+    fn can_dress(&self, other: &Self) -> bool {
+        self.0.can_dress(&other.0)
+    }
+
     fn client(session: &Self::Type) -> &Self::Client {
         TokioPostgres::client(session)
     }
@@ -354,7 +390,11 @@ async fn a_role_without_a_free_connection_is_the_finding_itself() {
         tokio::spawn(async move { drop(connection.await) });
         let (error, text) = refused(tenant, twenty(tenant, FleetConfig::new(1, 0))).await;
         assert!(matches!(error, BootError::DoesNotFit(_)), "{text}");
-        says(&text, &["full", "20"]);
+        let said = format!("too many connections for role \"{}\"", tenant.name);
+        says(
+            &text.replace('\n', " "),
+            &["full", "20", "It said: ", &said],
+        );
         drop(taken);
     })
     .await;
@@ -373,7 +413,8 @@ async fn a_server_without_a_free_connection_is_the_finding_itself() {
         let config = tenant.config_for(FleetConfig::new(1, 0), small(1));
         let (error, text) = refused(tenant, config).await;
         assert!(matches!(error, BootError::DoesNotFit(_)), "{text}");
-        says(&text, &["full"]);
+        // Which of its limits it was, the versions say in different words.
+        says(&text, &["full", "It said: ", "FATAL: ", "SQLSTATE 53300"]);
     })
     .await;
 }

@@ -5,15 +5,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use partitioned_pool::config::{Limit, PartitionConfig};
-use partitioned_pool::{PartitionedPool, RunError};
+use partitioned_pool::{NotAsked, PartitionedPool, RunError};
 use tokio::time::{sleep, timeout};
 use tracing::field::{Field, Visit};
 use tracing::span;
 
 use crate::memory::{self, Memory};
 use crate::support::patience::{LONG, eventually};
+use crate::support::proxy::Fault;
 use crate::support::server::on_each_version;
-use crate::support::tenant::small;
+use crate::support::tenant::{small, until_at_rest};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -35,14 +36,176 @@ async fn holders_are_listed_oldest_first_with_place_age_and_backend() {
             assert_eq!(held.backend_pid, Some(row.unwrap().get(0)));
         }
 
-        // A rejection names the oldest.
+        // A rejection names the oldest first.
         let error = checkout.try_acquire().await.unwrap_err().to_string();
-        assert!(error.contains(&format!("holding.rs:{line})")), "{error}");
+        let told = format!("holding.rs:{line} and ");
+        assert!(error.contains(&told), "{error}");
         drop(first);
-        assert_eq!(checkout.holders().len(), 1);
+        eventually("it is listed no more", async || {
+            checkout.holders().len() == 1
+        })
+        .await;
         drop(second);
     })
     .await;
+}
+
+const SLEEP: &str = "SELECT pg_sleep(60), 'of the report'";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_holders_run_is_asked_over_a_connection_of_another_partition() {
+    on_each_version(async |tenant| {
+        let pool = tenant.pool(small(2).statement_timeout(LONG)).await;
+        let checkout = pool.transactional();
+        let (running, mut idle) = (
+            checkout.acquire().await.unwrap(),
+            checkout.acquire().await.unwrap(),
+        );
+        let transaction = idle.transaction().await.unwrap();
+        let asks = transaction.query_one("SELECT $1::text", &[&"a secret"]);
+        asks.await.unwrap();
+        let asking = async {
+            tenant.until_running("SELECT pg_sleep(60)").await;
+            let holders = pool.holders_with_statements(LONG).await;
+            assert_eq!(
+                tenant.backends().await,
+                3,
+                "one of the analytical partition"
+            );
+            holders
+        };
+        let holders = tokio::select! {
+            ended = running.simple_query(SLEEP) => panic!("{ended:?}"),
+            holders = asking => holders,
+        };
+        let [full, other] = holders.as_slice() else {
+            panic!("{holders:?}");
+        };
+        assert_eq!(full.partition, "transactional");
+        assert!(full.not_asked.is_none() && other.not_asked.is_none());
+        assert!(other.held.is_empty(), "the one that asks is none of them");
+        let told = |at: usize| full.held[at].statement.as_ref().unwrap();
+        assert_eq!(
+            (told(0).query.as_str(), told(0).state.as_str()),
+            (SLEEP, "active")
+        );
+        assert_eq!(told(0).waits_for.as_deref(), Some("Timeout: PgSleep"));
+        assert!(told(0).lasts <= full.held[0].holder.age + SECOND);
+        assert_eq!(told(1).query, "SELECT $1::text");
+        assert_eq!(told(1).state, "idle in transaction");
+        let text = full.to_string();
+        assert!(text.starts_with("transactional: 2 in use\n  "), "{text}");
+        assert!(
+            text.contains("'of the report'") && !text.contains("a secret"),
+            "{text}"
+        );
+        eventually("nothing is held for it", async || {
+            pool.analytical().status().in_use == 0
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_no_connection_is_free_the_holders_are_listed_and_it_is_said() {
+    on_each_version(async |tenant| {
+        let pool = tenant.pool(small(1)).await;
+        let held = pool.transactional().acquire().await.unwrap();
+        let report = pool.analytical().acquire().await.unwrap();
+        let holders = pool.holders_with_statements(LONG).await;
+        for (partition, connection) in holders.iter().zip([&held, &report]) {
+            let reason = partition.not_asked.as_ref().unwrap();
+            let NotAsked::NoConnection(error) = reason else {
+                panic!("{reason}");
+            };
+            assert!(error.is_rejection(), "{error}");
+            let row = connection.query_one("SELECT pg_backend_pid()", &[]).await;
+            assert_eq!(partition.held[0].backend_pid, Some(row.unwrap().get(0)));
+            assert_eq!(partition.held[0].statement, None);
+            assert!(
+                partition
+                    .to_string()
+                    .contains("; statements unknown, no connection")
+            );
+        }
+        assert_eq!(tenant.backends().await, 2);
+
+        // One that has given itself another name is not taken for ours.
+        drop(report);
+        held.batch_execute("SET application_name = 'another'")
+            .await
+            .unwrap();
+        let holders = pool.holders_with_statements(LONG).await;
+        assert!(holders[0].not_asked.is_none(), "{holders:?}");
+        assert_eq!(holders[0].held[0].statement, None);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_does_not_answer_costs_the_question_no_more_than_its_time() {
+    on_each_version(async |tenant| {
+        let proxy = tenant.proxy().await;
+        let pool = tenant.pool_by(&proxy, small(1)).await;
+        let held = pool.transactional().acquire().await.unwrap();
+        proxy.set(Fault::Pause);
+        let began = std::time::Instant::now();
+        let holders = pool.holders_with_statements(SECOND / 5).await;
+        assert!(began.elapsed() < 2 * SECOND, "{:?}", began.elapsed());
+        let reason = holders[0].not_asked.as_ref().unwrap();
+        assert!(matches!(reason, NotAsked::Late { .. }), "{reason}");
+        assert_eq!(holders[0].held.len(), 1);
+        proxy.set(Fault::None);
+        held.simple_query("SELECT 1").await.unwrap();
+        drop(held);
+        until_at_rest(pool.analytical()).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rejection_names_the_oldest_holds_by_place_however_many_there_are() {
+    let config = memory::config(memory::STEADY)
+        .transactional(PartitionConfig::transactional(40).max_waiters(0))
+        .analytical(PartitionConfig::analytical(1));
+    let pool = PartitionedPool::<Memory>::connect(config).await.unwrap();
+    let checkout = pool.transactional();
+    let (forgotten, here) = (checkout.acquire().await.unwrap(), line!());
+    let mut held = Vec::new();
+    for _ in 0..39 {
+        sleep(SECOND).await;
+        held.push(checkout.acquire().await.unwrap());
+    }
+    let there = line!() - 2;
+    sleep(SECOND).await;
+
+    let error = checkout.acquire().await.unwrap_err();
+    let rejection = error.rejection().unwrap();
+    let ages: Vec<_> = rejection
+        .oldest_holds
+        .iter()
+        .map(|h| h.age.as_secs())
+        .collect();
+    assert_eq!(ages, [40, 39, 38]);
+    assert_eq!(rejection.oldest_hold(), rejection.oldest_holds.first());
+    let text = error.to_string();
+    let file = file!();
+    let told =
+        format!("oldest holds 40.0 s by {file}:{here} and 39.0 s, 38.0 s by {file}:{there})");
+    assert!(text.contains(&told), "{text}");
+
+    // All of them are listed for whoever asks.
+    let holders = checkout.holders();
+    assert_eq!(holders.len(), 40);
+    assert!(holders.is_sorted_by(|a, b| a.holder.age >= b.holder.age));
+
+    // A hold that ends is named no more.
+    drop(forgotten);
+    let _again = checkout.acquire().await.unwrap();
+    let error = checkout.acquire().await.unwrap_err().to_string();
+    let told = format!("oldest holds 39.0 s, 38.0 s, 37.0 s by {file}:{there})");
+    assert!(error.contains(&told), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -76,6 +239,31 @@ async fn a_hold_that_passes_max_hold_is_ended_and_its_slot_serves_others() {
             (status.in_use, status.connections(), status.idle) == (0, 1, 1)
         })
         .await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_holds_that_pass_max_hold_are_ended_one_after_the_other() {
+    on_each_version(async |tenant| {
+        let patient = small(8).max_hold(SECOND).acquire_timeout(LONG);
+        let pool = tenant.pool(patient).await;
+        let checkout = pool.transactional();
+        let mut forgotten = Vec::new();
+        for _ in 0..8 {
+            forgotten.push(checkout.acquire().await.unwrap());
+        }
+        eventually("all are taken away", async || checkout.status().in_use == 0).await;
+        let after: Vec<_> = forgotten
+            .iter()
+            .map(|held| held.taken_after().unwrap())
+            .collect();
+        assert!(after.iter().all(|held| *held > SECOND), "{after:?}");
+        // Whoever came first has held longest, and goes first; the last is not far behind.
+        let spread = *after.iter().max().unwrap() - *after.iter().min().unwrap();
+        println!("eight holds were ended within {spread:?}");
+        assert!((SECOND / 5..5 * SECOND).contains(&spread), "{after:?}");
+        assert_eq!(tenant.transactional_backends().await, 0);
     })
     .await;
 }
@@ -119,6 +307,7 @@ async fn run_says_that_its_connection_was_taken_away() {
             panic!("{error}");
         };
         assert!(*held > SECOND && !error.never_began());
+        assert!(error.work().is_some_and(tokio_postgres::Error::is_closed));
         assert!(error.to_string().contains("may have taken effect"));
     })
     .await;

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use partitioned_pool::OldestHolds;
 use partitioned_pool::admission::{
     Admission, Cause, ClassId, ClassRules, Grant, HandOver, Hold, InvalidRules, Ledger, Patience,
     Refusal, Rules, Ticket,
@@ -116,6 +117,13 @@ impl Reference {
 
     fn oldest_hold(&self, class: usize, now: Duration) -> Option<Duration> {
         self.held[class].iter().map(|since| now - *since).max()
+    }
+
+    fn oldest_holds(&self, class: usize, now: Duration) -> Vec<Duration> {
+        let mut ages: Vec<_> = self.held[class].iter().map(|since| now - *since).collect();
+        ages.sort_by(|a, b| b.cmp(a));
+        ages.truncate(OldestHolds::MOST);
+        ages
     }
 
     fn expected_wait(&self, class: usize, now: Duration) -> Option<Duration> {
@@ -382,8 +390,11 @@ impl Pair {
             let figures = self.ledger.figures(ClassId::new(c), self.now);
             assert_eq!(figures.used, reference.used(c));
             assert_eq!(figures.waiting, reference.waits(c));
-            let oldest = figures.oldest_hold.map(|holder| holder.age);
-            assert_eq!(oldest, reference.oldest_hold(c, self.now));
+            let oldest = figures.oldest_holds.iter().map(|holder| holder.age);
+            assert_eq!(
+                oldest.collect::<Vec<_>>(),
+                reference.oldest_holds(c, self.now)
+            );
             assert_eq!(figures.expected_hold, reference.expected_hold(c, self.now));
             assert_eq!(figures.expected_wait, reference.expected_wait(c, self.now));
             let admissible = self.ledger.admissible(ClassId::new(c));

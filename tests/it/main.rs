@@ -9,6 +9,7 @@ mod postgres;
 
 mod acquiring;
 mod booting;
+mod borrowing;
 mod bulkhead;
 mod closing;
 mod faults;
@@ -25,5 +26,6 @@ mod plan_agreement;
 mod plan_reference;
 mod postgres_source;
 mod resetting;
+mod sharing;
 mod soak;
 mod support;

@@ -4,17 +4,18 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use partitioned_pool::{Connection, Partition, TokioPostgres};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::leavings::{Found, Work};
 use crate::support::patience::LONG;
+use crate::support::sampler::Sampler;
 use crate::support::server::on_each_version;
-use crate::support::tenant::{Tenant, small, until_at_rest};
+use crate::support::tenant::{small, until_at_rest};
 
 type Checkout = Partition<TokioPostgres>;
 type Held = Connection<TokioPostgres>;
@@ -22,61 +23,6 @@ type Held = Connection<TokioPostgres>;
 const SIZE: u32 = 8;
 /// The analytical partition of the pool has one.
 const BUDGET: i64 = SIZE as i64 + 1;
-
-/// Counts a tenant's backends, hundreds of times a second, until it is dropped.
-struct Sampler {
-    most: Arc<AtomicI64>,
-    samples: Arc<AtomicU64>,
-    sampling: AbortHandle,
-}
-
-impl Sampler {
-    async fn start(tenant: &Tenant) -> Self {
-        let admin = tenant.another_admin().await;
-        let name = tenant.name.clone();
-        let (most, samples) = (Arc::new(AtomicI64::new(0)), Arc::new(AtomicU64::new(0)));
-        let (seen, count) = (Arc::clone(&most), Arc::clone(&samples));
-        let sampling = tokio::spawn(async move {
-            let sql = "SELECT count(*) FROM pg_stat_activity \
-                WHERE usename = $1 OR application_name LIKE $1 || '/%'";
-            let statement = admin.prepare(sql).await.unwrap();
-            loop {
-                let backends = admin.query_one(&statement, &[&name]).await.unwrap().get(0);
-                seen.fetch_max(backends, Ordering::SeqCst);
-                count.fetch_add(1, Ordering::SeqCst);
-                // It shares its cores with the storm that it watches.
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        });
-        Self {
-            most,
-            samples,
-            sampling: sampling.abort_handle(),
-        }
-    }
-
-    fn assert_never_above(&self, budget: i64) {
-        let (most, samples) = (
-            self.most.load(Ordering::SeqCst),
-            self.samples.load(Ordering::SeqCst),
-        );
-        println!("the most backends seen: {most} of {budget}, in {samples} samples");
-        assert!(
-            !self.sampling.is_finished() && samples > 50,
-            "{samples} samples are not enough"
-        );
-        assert!(
-            (1..=budget).contains(&most),
-            "{most} backends, budget {budget}"
-        );
-    }
-}
-
-impl Drop for Sampler {
-    fn drop(&mut self) {
-        self.sampling.abort();
-    }
-}
 
 /// Runs `call` `calls` times, in `tasks` tasks.
 async fn storm<F>(tasks: u32, calls: u32, call: impl Fn(u32) -> F + Clone + Send + 'static)

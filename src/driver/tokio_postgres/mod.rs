@@ -139,6 +139,10 @@ impl Driver for TokioPostgres {
         &self.endpoint
     }
 
+    fn can_dress(&self, other: &Self) -> bool {
+        url::same_but_for_the_dress(&self.config, &other.config)
+    }
+
     #[inline]
     fn client(session: &Session) -> &ClientWrapper {
         session.client()

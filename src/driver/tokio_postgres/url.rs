@@ -57,6 +57,17 @@ pub(super) fn parse(settings: &PartitionSettings) -> Result<Config, String> {
     Ok(config)
 }
 
+/// Whether two configurations lead to the same session, but for what [`dress`](crate::session::dress) sets
+/// and what is over once it is connected.
+pub(super) fn same_but_for_the_dress(one: &Config, other: &Config) -> bool {
+    let bare = |config: &Config| {
+        let mut config = config.clone();
+        config.application_name("").connect_timeout(Duration::ZERO);
+        config
+    };
+    bare(one) == bare(other)
+}
+
 fn explain(error: &::tokio_postgres::Error) -> String {
     let cause = std::error::Error::source(error).map(ToString::to_string);
     match cause {

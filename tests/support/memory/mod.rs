@@ -79,6 +79,10 @@ impl Driver for Memory {
         &self.endpoint
     }
 
+    fn can_dress(&self, other: &Self) -> bool {
+        self.endpoint == other.endpoint
+    }
+
     #[inline]
     fn client(connection: &Nothing) -> &Nothing {
         connection

@@ -1,0 +1,115 @@
+//! From settings to partitions: a driver for each, and a budget for those that share one.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+
+use crate::admission::ClassId;
+use crate::config::{BudgetSettings, ConfigError, PartitionSettings, Settings};
+use crate::driver::Driver;
+use crate::observe::{Observer, Watch};
+
+use super::Partition;
+use super::budget::{Budget, Member};
+use super::core::Core;
+
+/// A field, and what is wrong with it.
+type Problem = (String, String);
+
+/// All partitions, in the order of the settings. Connects to nothing yet.
+pub(super) fn partitions<D: Driver>(
+    settings: &Settings,
+    observer: Option<&dyn Observer>,
+) -> Result<Vec<Partition<D>>, ConfigError> {
+    let mut drivers = drivers::<D>(&settings.partitions)?;
+    one_server_each(settings, &drivers)?;
+    let mut partitions: Vec<_> = settings.partitions.iter().map(|_| None).collect();
+    for budget in &settings.budgets {
+        let of_budget = budget.partitions.iter();
+        let members = of_budget.map(|at| {
+            let driver = drivers[*at].take();
+            let driver = driver.expect("bug: a partition in two budgets");
+            (*at, &settings.partitions[*at], driver)
+        });
+        for (at, core) in cores(budget, members.collect(), observer) {
+            partitions[at] = Some(Partition { core });
+        }
+    }
+    let all = partitions.into_iter();
+    Ok(all
+        .map(|partition| partition.expect("bug: a partition in no budget"))
+        .collect())
+}
+
+/// A driver for each partition; `None` once it is taken.
+fn drivers<D: Driver>(partitions: &[PartitionSettings]) -> Result<Vec<Option<D>>, ConfigError> {
+    let mut drivers = Vec::with_capacity(partitions.len());
+    let mut problems: Vec<Problem> = Vec::new();
+    let mut told = Vec::new();
+    for partition in partitions {
+        match D::new(partition) {
+            Ok(driver) => drivers.push(Some(driver)),
+            Err(_) if told.contains(&&partition.url) => {}
+            Err(problem) => {
+                told.push(&partition.url);
+                problems.push((url_of(partition), problem));
+            }
+        }
+    }
+    if problems.is_empty() {
+        return Ok(drivers);
+    }
+    Err(ConfigError::of_fields(problems))
+}
+
+/// A budget is of one server.
+fn one_server_each<D: Driver>(
+    settings: &Settings,
+    drivers: &[Option<D>],
+) -> Result<(), ConfigError> {
+    let hosts = |at: usize| drivers[at].as_ref().map(|driver| &driver.endpoint().hosts);
+    let mut problems = Vec::new();
+    for budget in &settings.budgets {
+        let first = budget.partitions[0];
+        for at in budget
+            .partitions
+            .iter()
+            .filter(|at| hosts(**at) != hosts(first))
+        {
+            let partition = &settings.partitions[*at];
+            let problem = format!(
+                "leads to another server than partition.{}; the partitions of a budget ({}) share one",
+                settings.partitions[first].name, budget.name
+            );
+            problems.push((url_of(partition), problem));
+        }
+    }
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(ConfigError::of_fields(problems))
+}
+
+fn url_of(partition: &PartitionSettings) -> String {
+    format!("partition.{}.url", partition.name)
+}
+
+/// The partitions of one budget, with their positions in the settings.
+fn cores<D: Driver>(
+    budget: &BudgetSettings,
+    members: Vec<(usize, &PartitionSettings, D)>,
+    observer: Option<&dyn Observer>,
+) -> Vec<(usize, Arc<Core<D>>)> {
+    let known: Vec<Member<'_, D>> = members.iter().map(|(_, of, d)| (*of, d)).collect();
+    let shared = Arc::new(Budget::new(budget.clone(), &known));
+    let core = |(class, (at, settings, driver)): (usize, (usize, &PartitionSettings, D))| {
+        let watch = Watch(observer.map(|o| o.partition(&settings.name)));
+        let class = ClassId::new(class);
+        let runtime = Handle::current();
+        let core = Core::new(settings.clone(), driver, class, &shared, watch, runtime);
+        (at, Arc::new(core))
+    };
+    let cores: Vec<_> = members.into_iter().enumerate().map(core).collect();
+    shared.introduce(cores.iter().map(|(_, core)| Arc::downgrade(core)).collect());
+    cores
+}
