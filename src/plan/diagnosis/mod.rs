@@ -181,7 +181,7 @@ impl Size {
 /// assert_eq!(diagnosis.size.unwrap().little, 1);
 /// assert_eq!(
 ///     diagnosis.to_string(),
-///     "the database is slow: a hold lasts 40ms, 10.0 times the 4ms of before; \
+///     "the database is slow: a hold lasts 40 ms, 10.0 times the 4 ms of before; \
 ///      8.0 of 20 slots in use on average, 17 at most",
 /// );
 /// ```
