@@ -153,7 +153,7 @@ impl<D: Driver> Core<D> {
 
     /// Sleeps for `pause`, and lets somebody probe then.
     pub(super) fn probe_after(self: &Arc<Self>, pause: Duration) {
-        let prober = Prober::new(self);
+        let prober = Prober::new(&self.budget);
         self.runtime.spawn(prober.sleep(pause));
     }
 
@@ -280,6 +280,12 @@ fn settled<D: Driver>(client: &D::Type) -> Readiness {
 
 impl<D: Driver> Drop for Core<D> {
     fn drop(&mut self) {
+        // With the last partition of a budget its connections are dropped. Else another closes them.
+        if let Some(heir) = self.budget.any_member() {
+            while let Some(link) = self.bulkhead.with_stock(|s| s.take_last(self.class)) {
+                heir.discard(link, None);
+            }
+        }
         if let Some(upkeep) = self.upkeep.get() {
             upkeep.abort();
         }

@@ -662,7 +662,7 @@ impl<C> Store<C> {
         self.open
     }
 
-    /// Takes out an idle connection of `class`, of a closed store.
+    /// Takes out an idle connection of `class`, to be closed.
     pub(super) fn take_last(&mut self, class: ClassId) -> Option<Box<Link<C>>> {
         let at = self.shelf(class).idle.len().checked_sub(1)?;
         Some(self.take_to_close(class, at))

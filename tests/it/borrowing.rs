@@ -423,6 +423,48 @@ async fn a_budget_that_leads_to_two_servers_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_partition_that_outlives_its_pool_has_the_budget_to_itself() {
+    on_each_version(async |tenant| {
+        let proxy = tenant.proxy().await;
+        let config = shared(tenant, BudgetConfig::new("main", 4), (1, 4), (0, 3));
+        let pool = pool(config.url(tenant.url_by(&proxy))).await;
+        drop(take(pool.analytical(), 3).await);
+        // The one whose connecting fails, and who is to try again, is about to go.
+        tenant.terminate_all().await;
+        proxy.set(Fault::Drop);
+        let connects = async || timeout(300 * MS, pool.analytical().acquire()).await;
+        eventually("connecting fails", async || {
+            !matches!(connects().await, Ok(Ok(_)))
+        })
+        .await;
+        let checkout = pool.transactional().clone();
+        drop(pool);
+        proxy.set(Fault::None);
+        let held = timeout(LONG, take(&checkout, 4)).await.unwrap();
+        assert_eq!(tenant.transactional_backends().await, 4);
+        drop(held);
+        drop(checkout);
+        tenant.until_gone().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_idle_connections_of_a_partition_that_is_gone_are_closed() {
+    on_each_version(async |tenant| {
+        let pool = pool(shared(tenant, BudgetConfig::new("main", 4), (1, 4), (0, 3))).await;
+        drop(take(pool.analytical(), 3).await);
+        until_at_rest(pool.analytical()).await;
+        let checkout = pool.transactional().clone();
+        drop(pool);
+        let gone = async || tenant.backends().await == tenant.transactional_backends().await;
+        eventually("its backends are gone", gone).await;
+        until_at_rest(&checkout).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn closing_a_shared_budget_lists_only_what_each_partition_holds() {
     on_each_version(async |tenant| {
         let pool = pool(shared(tenant, BudgetConfig::new("main", 4), (1, 4), (0, 3))).await;
