@@ -271,6 +271,8 @@ impl PartitionObserver for Wardrobe {
 }
 
 /// On one thread, where an answer is never ahead of the knowledge that it was the last.
+/// On one thread, where a caller has its answer when the connection is known quiet, and not before: how long it
+/// takes to come back plays no part.
 #[tokio::test]
 async fn in_a_steady_mix_no_connection_changes_its_dress_at_every_checkout() {
     const ROUNDS: u64 = 200;
@@ -291,8 +293,9 @@ async fn in_a_steady_mix_no_connection_changes_its_dress_at_every_checkout() {
                 };
                 for _ in 0..ROUNDS {
                     let connection = partition.acquire().await.unwrap();
-                    connection.query_one("SELECT 1", &[]).await.unwrap();
-                    drop(connection);
+                    let statement = connection.prepare_cached("SELECT 1").await.unwrap();
+                    connection.query_one(&statement, &[]).await.unwrap();
+                    drop((statement, connection));
                     tokio::task::yield_now().await;
                 }
             }));
@@ -308,11 +311,8 @@ async fn in_a_steady_mix_no_connection_changes_its_dress_at_every_checkout() {
             "{dressed} dressed and {opened} opened in {} checkouts",
             6 * ROUNDS
         );
-        // Each statement is closed when it is dropped, so that every connection is on its way back for a moment
-        // while its caller asks again. Were the caller not patient for that moment, it would be a third.
-        let few = 6 * ROUNDS / 20;
         assert!(
-            dressed <= few && opened <= 12,
+            dressed <= 12 && opened <= 12,
             "{dressed} dressed, {opened} opened"
         );
     })
