@@ -224,7 +224,11 @@ impl<F: FnMut(Event)> Run<F> {
     fn leave(&mut self) {
         let Reverse((now, _, key)) = self.leaves.pop().expect("bug: it was looked at");
         let (ticket, call) = self.waiting.remove(key);
-        if self.ledger.leave(ticket, Duration::from_nanos(now)).is_some() {
+        if self
+            .ledger
+            .leave(ticket, Duration::from_nanos(now))
+            .is_some()
+        {
             self.record.unqueued(call, now);
             self.refuse(call, None, What::GaveUp, now);
         }
