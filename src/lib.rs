@@ -78,8 +78,8 @@ pub use driver::Driver;
 pub use driver_tokio_postgres::TokioPostgres;
 pub use error::{AcquireError, Rejection, RunError};
 pub use pool::{
-    CloseReport, Connection, Deadline, Holders, NotAsked, Partition, PartitionedPool, StillHeld,
-    TakenAway,
+    CloseReport, Connection, Deadline, Holders, NotAsked, Partition, PartitionDiagnosis,
+    PartitionedPool, PoolDiagnosis, StillHeld, TakenAway,
 };
 pub use status::{
     BudgetStatus, CallSite, Held, Holder, OldestHolds, PartitionStatus, PoolStatus, Statement,

@@ -133,6 +133,7 @@ fn refusals(f: &mut fmt::Formatter<'_>, refused: Refused, arrivals: u64) -> fmt:
     let reasons = [
         (refused.queue_full, "queue full"),
         (refused.deadline_too_short, "deadline too short"),
+        (refused.no_free_slot, "no free slot"),
         (refused.wait_timeout, "waited too long"),
     ];
     let reasons = reasons.into_iter().filter(|(count, _)| *count > 0);

@@ -224,7 +224,11 @@ impl<F: FnMut(Event)> Run<F> {
     fn leave(&mut self) {
         let Reverse((now, _, key)) = self.leaves.pop().expect("bug: it was looked at");
         let (ticket, call) = self.waiting.remove(key);
-        if self.ledger.leave(ticket).is_some() {
+        if self
+            .ledger
+            .leave(ticket, Duration::from_nanos(now))
+            .is_some()
+        {
             self.record.unqueued(call, now);
             self.refuse(call, None, What::GaveUp, now);
         }
@@ -247,7 +251,7 @@ impl<F: FnMut(Event)> Run<F> {
 
     fn finish(mut self) -> Simulation {
         self.record.stop(self.length, &self.ledger);
-        for call in self.ledger.leave_all() {
+        for call in self.ledger.leave_all(Duration::from_nanos(self.length)) {
             self.record.fate(call, Fate::Waiting);
         }
         for (_, running) in self.running {
