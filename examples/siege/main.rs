@@ -26,10 +26,12 @@ mod report;
 mod round;
 mod side;
 mod steady;
+#[path = "../support/testbed.rs"]
 mod support;
 #[path = "../support/svg.rs"]
 mod svg;
 mod verdict;
+#[path = "../support/watch.rs"]
 mod watch;
 #[path = "../support/words.rs"]
 mod words;
