@@ -14,6 +14,7 @@ mod bulkhead;
 #[cfg(feature = "cli")]
 mod cli;
 mod closing;
+mod diagnosing;
 mod faults;
 mod healing;
 mod holding;
@@ -31,3 +32,4 @@ mod resetting;
 mod sharing;
 mod soak;
 mod support;
+mod two_dependencies;

@@ -403,6 +403,66 @@ fn pick<T>(from: &mut Vec<T>, n: usize) -> Option<T> {
     Some(from.remove(at))
 }
 
+/// Two classes that can dress each other's, on two connections: one is idle in class 0, one is on its way back
+/// to class 1.
+fn one_on_its_way_back() -> World {
+    let rules = ClassRules {
+        reserved: 0,
+        max: 2,
+        queue: 0,
+    };
+    let mut world = World::new(Layout {
+        capacity: 2,
+        classes: vec![(rules, 0), (rules, 0)],
+    });
+    for next in [
+        Move::Acquire(0),
+        Move::Acquire(1),
+        Move::Opened(0),
+        Move::Opened(0),
+    ] {
+        world.make(next);
+    }
+    for next in [
+        Move::Poll(0),
+        Move::Poll(0),
+        Move::GiveBack(0),
+        Move::GiveBackBusy(0),
+    ] {
+        world.make(next);
+    }
+    world
+}
+
+#[test]
+fn whoever_has_one_of_its_own_on_the_way_back_waits_for_it() {
+    let mut world = one_on_its_way_back();
+    world.make(Move::Acquire(1));
+    world.make(Move::Poll(0));
+    assert_eq!(
+        (world.seeking.len(), world.store.shelves[0].idle.len()),
+        (1, 1)
+    );
+    world.make(Move::Settle(0));
+    world.make(Move::Poll(0));
+    assert_eq!((world.seeking.len(), world.used.len()), (0, 1));
+    assert_eq!(
+        world.store.shelves[0].idle.len(),
+        1,
+        "nothing was taken over"
+    );
+}
+
+#[test]
+fn a_seeker_that_loses_its_patience_takes_one_over() {
+    let mut world = one_on_its_way_back();
+    world.make(Move::Acquire(1));
+    world.make(Move::LosePatience(0));
+    world.make(Move::Poll(0));
+    assert_eq!((world.seeking.len(), world.used.len()), (0, 1));
+    assert_eq!(world.store.shelves[0].idle.len(), 0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
