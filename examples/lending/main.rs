@@ -25,12 +25,12 @@ mod report;
 mod script;
 #[path = "../support/testbed.rs"]
 mod support;
-#[path = "../support/svg.rs"]
+#[path = "../../src/bin/partitioned-pool/svg.rs"]
 mod svg;
 mod verdict;
 #[path = "../support/watch.rs"]
 mod watch;
-#[path = "../support/words.rs"]
+#[path = "../../src/bin/partitioned-pool/words.rs"]
 mod words;
 
 use std::error::Error;

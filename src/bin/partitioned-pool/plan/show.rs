@@ -24,7 +24,9 @@ pub(super) const FLOW_HEADS: [&str; 8] = [
 ];
 
 /// What these headings mean, in a line.
-pub(super) const FLOW_KEY: &str = "refused: full = queue full, too short = the deadline, waited = too long; late = not done by its deadline";
+pub(super) const FLOW_KEY: &str = "refused: full = queue full, too short = for its deadline, waited = too long; late = not done by its deadline;
+\
+     the rest of those who came still ran or waited at the end";
 
 pub(super) fn flow_cells(flow: &FlowOutcome) -> [String; 8] {
     [
