@@ -46,7 +46,8 @@
 //! [`Partition`] and [`Connection`] are what a service uses; [`observe`] is for those who watch it, and
 //! metrics (feature `metrics`) are one way to do so; [`driver`] and [`session`] are for who writes another
 //! driver.
-//! [`plan`] has formulas for sizes, a simulator of the same rule, and a diagnosis from figures.
+//! [`plan`] has formulas for sizes, a simulator of the same rule, a planner that uses both, and a diagnosis from
+//! figures; the command `partitioned-pool plan` (feature `cli`) runs them over a file.
 //! [`admission`] and [`bulkhead`] are the rule and the waiting behind it, usable without a database.
 
 pub mod admission;

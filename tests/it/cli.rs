@@ -217,6 +217,25 @@ fn every_example_runs() {
     }
 }
 
+/// The block of the README behind this comment.
+fn shown_in_the_readme(command: &str) -> String {
+    let readme = std::fs::read_to_string("README.md").unwrap();
+    let block = readme
+        .split(&format!("<!-- {command} -->\n```text\n"))
+        .nth(1)
+        .unwrap();
+    block.split("\n```").next().unwrap().to_owned()
+}
+
+#[test]
+fn the_readme_shows_what_is_printed() {
+    for command in ["size", "compare"] {
+        let text = stdout(&run(&[command, "examples/plan/shop.toml"]), 0);
+        let shown = shown_in_the_readme(&format!("plan {command}"));
+        assert!(shown.lines().count() > 6 && text.contains(&shown), "{text}");
+    }
+}
+
 #[test]
 fn layouts_are_compared_over_the_same_calls() {
     let json = json(&fed(&["compare", "--json"], SMALL), 0);

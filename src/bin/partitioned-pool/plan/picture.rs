@@ -10,9 +10,9 @@ use crate::words::grouped;
 
 const WIDTH: f64 = 1000.0;
 const LEFT: f64 = 72.0;
-const RIGHT: f64 = 800.0;
+const RIGHT: f64 = 760.0;
 /// Where the names of the lines stand.
-const LEGEND: f64 = 816.0;
+const LEGEND: f64 = 776.0;
 const HEIGHT: f64 = 180.0;
 /// From the bottom of a panel to the top of the next.
 const GAP: f64 = 72.0;
