@@ -171,7 +171,7 @@ impl<'a> Days<'a> {
             .unwrap_or_default();
         let long = (hold.as_secs_f64() * HOLDS).max(RARE_CALLS / rarest);
         let seconds = (CALLS / rate).max(long.min(MOST_CALLS / rate));
-        Duration::try_from_secs_f64(seconds.clamp(1.0, 1e8)).unwrap_or(Duration::from_secs(1))
+        Duration::try_from_secs_f64(seconds.clamp(1e-6, 1e8)).unwrap_or(Duration::from_secs(1))
     }
 
     fn flow(&self, n: usize, pace: Pace, class: ClassId) -> Flow {

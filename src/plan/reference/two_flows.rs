@@ -7,9 +7,9 @@ use serde::Deserialize;
 
 use crate::admission::{ClassId, ClassRules, HandOver, Rules};
 use crate::plan::formulas::{Rate, erlangs};
-use crate::plan::number::{float, ratio};
+use crate::plan::number::{float, ratio, whole};
 use crate::plan::simulator::{
-    Arrivals, Flow, HoldTime, InvalidScenario, Measured, Scenario, Simulation, replay,
+    Arrivals, Flow, HoldTime, InvalidScenario, MOST_CALLS, Measured, Scenario, Simulation, replay,
 };
 
 use super::lehmer::Lehmer;
@@ -193,8 +193,10 @@ impl TwoFlows {
     /// # Errors
     /// As [`run`](Self::run).
     pub fn simulate(&self, layout: &Layout, day: Day) -> Result<Simulation, InvalidModel> {
-        let calls = self.calls()?;
-        Ok(replay(&self.scenario(layout, day)?, calls)?)
+        let scenario = self.scenario(layout, day)?;
+        // Before any call is drawn: there may be more than can be.
+        scenario.check()?;
+        Ok(replay(&scenario, self.calls()?)?)
     }
 
     /// What a split saves for a flow in the slowdown.
@@ -233,6 +235,10 @@ impl TwoFlows {
     fn calls(&self) -> Result<Vec<(Duration, usize)>, InvalidModel> {
         let lambdas = self.flows.iter().map(|flow| self.lambda(flow));
         let lambdas = lambdas.collect::<Result<Vec<_>, _>>()?;
+        let expected = whole(lambdas.iter().sum::<f64>() * f64::from(self.rounds));
+        if expected > MOST_CALLS {
+            return Err(InvalidScenario::TooManyCalls(expected).into());
+        }
         let mut random = Lehmer::new(self.seed).ok_or(InvalidModel::Seed(self.seed))?;
         let mut calls = Vec::new();
         for round in 0..self.rounds {

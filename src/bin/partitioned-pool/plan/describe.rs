@@ -1,22 +1,17 @@
 //! From the file to flows, sizes and needs.
 
-use std::ops::Range;
 use std::time::Duration;
 
 use partitioned_pool::admission::ClassId;
-use partitioned_pool::config::{ANALYTICAL, Kind, TRANSACTIONAL};
+use partitioned_pool::config::Kind;
 use partitioned_pool::fleet::{Database, ExternalDemand, Fleet, Role, ServerLimits};
-use partitioned_pool::plan::formulas::Rate;
-use partitioned_pool::plan::planner::{
-    FlowNeed, INCIDENT, Load, PartitionNeed, PartitionSizes, Service, Sizes,
-};
-use partitioned_pool::plan::simulator::{Arrivals, AtDeadline, Flow, HoldTime, Scenario};
+use partitioned_pool::plan::planner::{FlowNeed, INCIDENT, PartitionNeed, Service, Sizes};
+use partitioned_pool::plan::simulator::{Flow, Scenario};
 use toml::Spanned;
 
-use super::file::{
-    File, FleetTable, FlowTable, LayoutName, OtherTable, PartitionTable, Pattern, ServerTable,
-    Shape, Size, ThenWhat, Time,
-};
+use super::file::{File, FleetTable, LayoutName, PartitionTable, ServerTable, Size, Time};
+use super::flow::{self, FlowSpec};
+use super::partitions::{other_layout, stated};
 use super::source::Source;
 use crate::output::Stop;
 
@@ -42,14 +37,6 @@ pub(super) struct Description {
     partitions: Vec<PartitionTable>,
 }
 
-/// A flow, without its class.
-struct FlowSpec {
-    arrivals: Arrivals,
-    in_incident: Option<HoldTime>,
-    acquire_timeout: Option<Duration>,
-    at_deadline: AtDeadline,
-}
-
 /// How long is simulated when nobody says.
 const LENGTH: Duration = Duration::from_secs(600);
 
@@ -68,53 +55,24 @@ impl Description {
             return Err(source.whole("length is 0; state how long to simulate, such as \"10min\""));
         }
         let incident = incident(source, &file, length)?;
-        let kinds = Kinds(&file.partitions);
-        let mut flows = Vec::new();
-        let mut needs = Vec::new();
-        let replicas = file.fleet.as_ref().map_or(1, |fleet| fleet.max_replicas.0);
-        for table in &file.flows {
-            let (need, spec) = Reader {
-                source,
-                kinds: &kinds,
-                length,
-                replicas,
-                at: table.span(),
-            }
-            .flow(table.get_ref())?;
-            if needs.iter().any(|known: &FlowNeed| known.name == need.name) {
-                return Err(source.at(
-                    &table.span(),
-                    format!("flow {} is there twice; names are unique", need.name),
-                ));
-            }
-            needs.push(need);
-            flows.push(spec);
-        }
+        let (needs, flows) = flow::read(source, &file, length)?;
         let has_server = file.server.is_some() && file.fleet.is_some();
         let service = service(&file, needs);
         let needs = service.partitions();
-        let partitions: Vec<_> = file
-            .partitions
-            .iter()
-            .map(|p| p.get_ref().clone())
-            .collect();
-        let capacity = file
-            .budgets
-            .first()
-            .map(|budget| budget.get_ref().capacity.0);
+        let partitions = file.partitions.iter().map(|p| p.get_ref().clone());
+        let partitions = partitions.collect();
+        let budget = file.budgets.first().map(Spanned::get_ref);
+        let capacity = budget.map(|budget| budget.capacity.0);
         let stated = stated(source, &file, &needs)?;
         let mut others = Vec::new();
         for other in &file.others {
             others.push(other_layout(source, other, &needs, capacity)?);
         }
         let layout = file.layout.as_ref();
-        let description = Self {
+        Ok(Self {
             seed: file.seed.unwrap_or(1),
             length,
-            step: file
-                .step
-                .map_or(length / POINTS, |step| step.0)
-                .max(Duration::from_nanos(1)),
+            step: file.step.map_or(length / POINTS, |step| step.0),
             incident,
             service,
             needs,
@@ -125,8 +83,7 @@ impl Description {
             has_server,
             flows,
             partitions,
-        };
-        Ok(description)
+        })
     }
 
     /// Sizes of this layout.
@@ -238,160 +195,6 @@ impl Description {
     }
 }
 
-/// Reads one flow.
-struct Reader<'a> {
-    source: &'a Source,
-    kinds: &'a Kinds<'a>,
-    length: Duration,
-    replicas: u32,
-    at: Range<usize>,
-}
-
-impl Reader<'_> {
-    fn flow(&self, table: &FlowTable) -> Result<(FlowNeed, FlowSpec), Stop> {
-        let name = table.name.0.clone();
-        let partition = table
-            .partition
-            .as_ref()
-            .map_or(&name, |name| &name.0)
-            .clone();
-        let kind = self.kinds.of(&partition, table.kind);
-        let trace = table
-            .arrivals_csv
-            .as_ref()
-            .map(|file| self.trace(file))
-            .transpose()?;
-        let load = self.load(table, trace.as_ref())?;
-        let hold = self.hold(table)?;
-        let spec = FlowSpec {
-            arrivals: self.arrivals(table, trace, load),
-            in_incident: self.in_incident(table, &hold)?,
-            acquire_timeout: table.acquire_timeout.map(|time| time.0),
-            at_deadline: match table.at_deadline {
-                ThenWhat::Leave => AtDeadline::Free,
-                ThenWhat::Stay => AtDeadline::Stay,
-                ThenWhat::LeaveWorkBehind => AtDeadline::Pin,
-            },
-        };
-        let mut need = FlowNeed::new(name, kind, load, hold);
-        need.partition = partition;
-        need.deadline = table.deadline.map(|time| time.0);
-        need.headroom_percent = table
-            .headroom_percent
-            .map_or(need.headroom_percent, |p| p.0);
-        need.loss = table.loss_percent.map_or(need.loss, |p| p.0 / 100.0);
-        Ok((need, spec))
-    }
-
-    fn wrong(&self, table: &FlowTable, problem: &str) -> Stop {
-        self.source
-            .at(&self.at, format!("flow {}: {problem}", table.name.0))
-    }
-
-    fn trace(&self, file: &str) -> Result<Vec<Duration>, Stop> {
-        let text = self.source.beside(file, &self.at)?;
-        let trace = Arrivals::from_csv(&text).map_err(|error| Stop(format!("{file} {error}")))?;
-        match trace {
-            Arrivals::Trace(times) => Ok(times.to_vec()),
-            _ => Ok(Vec::new()),
-        }
-    }
-
-    /// The mean rate of a trace is that of the time that is simulated.
-    fn load(&self, table: &FlowTable, trace: Option<&Vec<Duration>>) -> Result<Load, Stop> {
-        match (table.rate_per_replica, table.rate_of_fleet, trace) {
-            (Some(rate), None, None) => Ok(Load::PerReplica(rate.0)),
-            (None, Some(rate), None) => Ok(Load::OfFleet(rate.0)),
-            (None, None, Some(times)) => {
-                let calls = times.iter().filter(|at| **at < self.length).count();
-                let rate = Rate::over(u64::try_from(calls).unwrap_or(u64::MAX), self.length);
-                Ok(Load::PerReplica(rate))
-            }
-            _ => Err(self.wrong(
-                table,
-                "state one of rate_per_replica, rate_of_fleet and arrivals_csv",
-            )),
-        }
-    }
-
-    fn arrivals(&self, table: &FlowTable, trace: Option<Vec<Duration>>, load: Load) -> Arrivals {
-        let rate = load.per_replica(self.replicas);
-        match (trace, table.arrivals) {
-            (Some(times), _) => Arrivals::trace(times),
-            (None, Some(Pattern::Regular)) => Arrivals::regular(rate),
-            (None, _) => Arrivals::Poisson(rate),
-        }
-    }
-
-    fn hold(&self, table: &FlowTable) -> Result<HoldTime, Stop> {
-        if let Some(file) = &table.hold_csv {
-            if table.hold.is_some() || table.hold_p99.is_some() || table.hold_shape.is_some() {
-                return Err(self.wrong(
-                    table,
-                    "hold_csv says it all; leave the other keys of the hold out",
-                ));
-            }
-            let text = self.source.beside(file, &self.at)?;
-            return HoldTime::from_csv(&text).map_err(|error| Stop(format!("{file} {error}")));
-        }
-        let mean = table
-            .hold
-            .ok_or_else(|| self.wrong(table, "state hold, its mean, or hold_csv"))?
-            .0;
-        self.shaped(table, mean)
-    }
-
-    fn shaped(&self, table: &FlowTable, mean: Duration) -> Result<HoldTime, Stop> {
-        match (table.hold_shape, table.hold_p99) {
-            (Some(Shape::LogNormal) | None, Some(Time(p99))) => HoldTime::from_p99(mean, p99)
-                .ok_or_else(|| self.wrong(table, "hold_p99 must be from 1 to 14.9 times the mean")),
-            (Some(Shape::Fixed), None) => Ok(HoldTime::Fixed(mean)),
-            (Some(Shape::Exponential) | None, None) => Ok(HoldTime::Exponential(mean)),
-            (Some(Shape::LogNormal), None) => {
-                Err(self.wrong(table, "a log_normal hold needs hold_p99 beside its mean"))
-            }
-            (Some(_), Some(_)) => {
-                Err(self.wrong(table, "hold_p99 is for the shape log_normal only"))
-            }
-        }
-    }
-
-    /// The same shape about another mean.
-    fn in_incident(&self, table: &FlowTable, hold: &HoldTime) -> Result<Option<HoldTime>, Stop> {
-        let Some(Time(mean)) = table.hold_in_incident else {
-            return Ok(None);
-        };
-        Ok(Some(match hold {
-            HoldTime::Fixed(_) => HoldTime::Fixed(mean),
-            HoldTime::LogNormal { spread, .. } if !mean.is_zero() => HoldTime::LogNormal {
-                mean,
-                spread: *spread,
-            },
-            HoldTime::LogNormal { .. } => return Err(self.wrong(table, "hold_in_incident is 0")),
-            _ => HoldTime::Exponential(mean),
-        }))
-    }
-}
-
-/// What partitions are for.
-struct Kinds<'a>(&'a [Spanned<PartitionTable>]);
-
-impl Kinds<'_> {
-    /// Of a partition of this name: as its name says, as the file says, or as its flow does; else somebody waits
-    /// for its answers.
-    fn of(&self, name: &str, flow: Option<Kind>) -> Kind {
-        let tables = self.0.iter().map(Spanned::get_ref);
-        let stated = tables
-            .filter(|table| table.name.0 == name)
-            .find_map(|table| table.kind);
-        match name {
-            TRANSACTIONAL => Kind::Transactional,
-            ANALYTICAL => Kind::Analytical,
-            _ => stated.or(flow).unwrap_or(Kind::Transactional),
-        }
-    }
-}
-
 fn incident(source: &Source, file: &File, length: Duration) -> Result<Option<[Duration; 2]>, Stop> {
     let concerned = file
         .flows
@@ -446,124 +249,4 @@ fn server(table: &ServerTable, service: &Service) -> ServerLimits {
     database.connection_limit = table.database_limit.map(|size| size.0);
     (limits.roles, limits.databases) = (vec![role], vec![database]);
     limits
-}
-
-/// The sizes that the file states: all of them, or none.
-fn stated(source: &Source, file: &File, needs: &[PartitionNeed]) -> Result<Option<Sizes>, Stop> {
-    if let [_, second, ..] = file.budgets.as_slice() {
-        return Err(source.at(
-            &second.span(),
-            "a plan has one budget that is shared; partitions without a budget have their own",
-        ));
-    }
-    if file
-        .partitions
-        .iter()
-        .all(|table| table.get_ref().max_connections.is_none())
-    {
-        return Ok(None);
-    }
-    let budget = file.budgets.first().map(Spanned::get_ref);
-    let named = budget.map(|budget| budget.name.clone());
-    let mut sizes = layout(source, &file.partitions, needs, |table, at| {
-        match (&table.budget, &named) {
-            (None, _) => Ok(false),
-            (Some(name), Some(Some(known))) if name == known => Ok(true),
-            (Some(name), _) => Err(source.at(
-                at,
-                format!(
-                    "partition {}: there is no [[budget]] with name = \"{}\"",
-                    table.name.0, name.0
-                ),
-            )),
-        }
-    })?;
-    if let Some(budget) = budget.filter(|_| sizes.partitions.iter().any(|p| p.shares)) {
-        (sizes.shared, sizes.hand_over) = (budget.capacity.0, budget.hand_over);
-    }
-    Ok(Some(sizes))
-}
-
-fn other_layout(
-    source: &Source,
-    table: &Spanned<OtherTable>,
-    needs: &[PartitionNeed],
-    capacity: Option<u32>,
-) -> Result<(String, Sizes), Stop> {
-    let other = table.get_ref();
-    let mut sizes = layout(source, &other.partitions, needs, |table, _| {
-        Ok(table.reserved.is_some())
-    })?;
-    if sizes.partitions.iter().any(|p| p.shares) {
-        let capacity = other.capacity.map(|count| count.0).or(capacity);
-        sizes.shared = capacity.ok_or_else(|| {
-            source.at(
-                &table.span(),
-                "state the capacity that its partitions share",
-            )
-        })?;
-    }
-    Ok((other.name.0.clone(), sizes))
-}
-
-fn layout(
-    source: &Source,
-    tables: &[Spanned<PartitionTable>],
-    needs: &[PartitionNeed],
-    shares: impl Fn(&PartitionTable, &Range<usize>) -> Result<bool, Stop>,
-) -> Result<Sizes, Stop> {
-    let mut sizes = Sizes::apart(Vec::new());
-    for table in tables {
-        let (at, table) = (table.span(), table.get_ref());
-        let wrong =
-            |problem: &str| source.at(&at, format!("partition {}: {problem}", table.name.0));
-        if sizes.position(&table.name.0).is_some() {
-            return Err(wrong("is there twice; names are unique"));
-        }
-        let max = table
-            .max_connections
-            .ok_or_else(|| wrong("state max_connections, as the others do"))?
-            .0;
-        let shares = shares(table, &at)?;
-        let reserved = match (table.reserved, shares) {
-            (Some(Size(reserved)), true) => reserved,
-            (None, true) => {
-                return Err(wrong(
-                    "state reserved: what is guaranteed to it of the budget (0 if nothing)",
-                ));
-            }
-            (_, false) => max,
-        };
-        sizes
-            .partitions
-            .push(one_partition(table, needs, shares, reserved, max));
-    }
-    let missing = needs
-        .iter()
-        .find(|need| sizes.position(&need.name).is_none());
-    match missing {
-        Some(need) => Err(source.whole(format!("flows call the partition {}, which is not stated; add [[partition]] with its name and max_connections", need.name))),
-        None => Ok(sizes),
-    }
-}
-
-fn one_partition(
-    table: &PartitionTable,
-    needs: &[PartitionNeed],
-    shares: bool,
-    reserved: u32,
-    max: u32,
-) -> PartitionSizes {
-    let name = &table.name.0;
-    let need = needs.iter().find(|need| need.name == *name);
-    let implied = Kinds(&[]).of(name, table.kind);
-    let kind = need.map_or(implied, |need| need.kind);
-    let mut sizes = PartitionSizes::borrowing(name, kind, reserved, max);
-    sizes.shares = shares;
-    sizes.max_waiters = table.max_waiters.map_or(sizes.max_waiters, |size| size.0);
-    sizes.acquire_timeout = table
-        .acquire_timeout
-        .map_or(sizes.acquire_timeout, |time| time.0);
-    sizes.statement_timeout = table.statement_timeout.map(|time| time.0);
-    sizes
 }

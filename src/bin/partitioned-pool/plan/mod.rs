@@ -3,6 +3,9 @@
 mod compare;
 mod describe;
 mod file;
+mod flow;
+mod models;
+mod partitions;
 mod picture;
 mod reference;
 mod show;
