@@ -391,7 +391,7 @@ fn what_is_wrong_with_a_description_is_said_in_one_line_with_its_place() {
         (flow(""), "line 1: flow a: state one of rate_per_replica, rate_of_fleet and arrivals_csv".to_owned()),
         (flow("arrivals_csv = \"nowhere.csv\""), "line 1: nowhere.csv cannot be read".to_owned()),
         (flow("rate_per_replica = 5\nhold_p99 = \"10min\""), "line 1: flow a: hold_p99 must be from 1 to 14.9 times the mean".to_owned()),
-        (flow("rate_per_replica = 5").repeat(2), "line 5: flow a is there twice".to_owned()),
+        (flow("rate_per_replica = 5").repeat(2), "line 5: flow a: is there twice".to_owned()),
         (String::new(), ": there is no flow; describe each as [[flow]]".to_owned()),
         ("flow = 3".to_owned(), "line 1: flow: invalid type".to_owned()),
         ("[[flow".to_owned(), "line 1: ".to_owned()),

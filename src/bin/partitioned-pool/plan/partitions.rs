@@ -101,6 +101,9 @@ fn layout(
             }
             (_, false) => max,
         };
+        if reserved > max {
+            return Err(wrong("reserved is above max_connections"));
+        }
         sizes
             .partitions
             .push(one_partition(table, needs, shares, reserved, max));

@@ -7,8 +7,8 @@ use clap::Args;
 use partitioned_pool::config::Limit;
 use partitioned_pool::fleet::FleetReport;
 use partitioned_pool::plan::planner::{
-    Carried, Day, Finding, Largest, PartitionNeed, PartitionReasons, PartitionSizes, Proposal,
-    Reason, Review, Service, Sizes, propose, review,
+    Carried, Day, Finding, Largest, Loss, PartitionNeed, PartitionReasons, PartitionSizes,
+    Proposal, Reason, Review, Service, Sizes, propose, review,
 };
 use partitioned_pool::plan::simulator::simulate;
 use serde_json::{Value, json};
@@ -148,29 +148,42 @@ fn duration(time: Duration) -> String {
     Limit::After(time).to_string()
 }
 
+/// So many flows have a column each; more would not fit a terminal.
+const COLUMNS: usize = 3;
+
 /// What each flow loses on each day. A `!` marks a promise that is broken.
 fn days(service: &Service, days: &[Day]) -> String {
-    let flows = service
-        .flows
-        .iter()
-        .map(|flow| format!("{} loses", flow.name));
-    let mut table = Table::new(
-        1,
-        ["simulated".to_owned()]
-            .into_iter()
-            .chain(flows)
-            .chain(["held".to_owned()]),
-    );
+    if service.flows.len() > COLUMNS {
+        return days_by_flow(service, days);
+    }
+    let flows = service.flows.iter();
+    let flows = flows.map(|flow| format!("{} loses", flow.name));
+    let heads = ["simulated".to_owned()].into_iter().chain(flows);
+    let mut table = Table::new(1, heads.chain(["held".to_owned()]));
     for day in days {
-        let losses = day.flows.iter().map(|loss| {
-            let mark = if loss.breaks_a_promise() { " !" } else { "" };
-            let (lost, arrived) = (grouped(loss.lost()), grouped(loss.arrived));
-            format!("{lost} of {arrived} ({:.2} %){mark}", 100.0 * loss.share())
-        });
+        let losses = day.flows.iter().map(lost);
         let held = show::share(day.measured.utilisation());
         table.row([day.name(service)].into_iter().chain(losses).chain([held]));
     }
     table.to_string()
+}
+
+fn days_by_flow(service: &Service, days: &[Day]) -> String {
+    let mut table = Table::new(2, ["simulated", "flow", "loses", "held"]);
+    for day in days {
+        let held = show::share(day.measured.utilisation());
+        for (flow, loss) in service.flows.iter().zip(&day.flows) {
+            let name = day.name(service);
+            table.row([name, flow.name.clone(), lost(loss), held.clone()]);
+        }
+    }
+    table.to_string()
+}
+
+fn lost(loss: &Loss) -> String {
+    let mark = if loss.breaks_a_promise() { " !" } else { "" };
+    let (lost, arrived) = (grouped(loss.lost()), grouped(loss.arrived));
+    format!("{lost} of {arrived} ({:.2} %){mark}", 100.0 * loss.share())
 }
 
 fn largest_text(service: &Service, largest: Option<&Largest>, report: &FleetReport) -> String {
