@@ -46,6 +46,7 @@
 //! [`Partition`] and [`Connection`] are what a service uses; [`observe`] is for those who watch it, and
 //! metrics (feature `metrics`) are one way to do so; [`driver`] and [`session`] are for who writes another
 //! driver.
+//! [`plan`] has formulas for sizes, a simulator of the same rule, and a diagnosis from figures.
 //! [`admission`] and [`bulkhead`] are the rule and the waiting behind it, usable without a database.
 
 pub mod admission;
@@ -77,8 +78,8 @@ pub use driver::Driver;
 pub use driver_tokio_postgres::TokioPostgres;
 pub use error::{AcquireError, Rejection, RunError};
 pub use pool::{
-    CloseReport, Connection, Deadline, Holders, NotAsked, Partition, PartitionedPool, StillHeld,
-    TakenAway,
+    CloseReport, Connection, Deadline, Holders, NotAsked, Partition, PartitionDiagnosis,
+    PartitionedPool, PoolDiagnosis, StillHeld, TakenAway,
 };
 pub use status::{
     BudgetStatus, CallSite, Held, Holder, OldestHolds, PartitionStatus, PoolStatus, Statement,

@@ -5,9 +5,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::calls::{Outcome, Tally, percentile};
-use crate::plan::{Siege, allowed};
+use crate::plan::{SIZE, Siege, allowed};
 use crate::side::Maker;
 use crate::steady::Call;
+use crate::support::attempts::{Attempts, most_attempts};
 use crate::watch::Seen;
 
 /// A stretch of time.
@@ -39,6 +40,26 @@ impl Steadiness {
     }
 }
 
+/// Connecting in vain while a server is down.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outage {
+    pub(crate) failed: u64,
+    /// The most that one prober may try in the time from the first failure to the last.
+    pub(crate) most: u64,
+    pub(crate) lasted: Duration,
+}
+
+impl Outage {
+    pub(crate) fn of(attempts: &Attempts) -> Self {
+        let lasted = attempts.lasted();
+        Self {
+            failed: attempts.failed(),
+            most: most_attempts(lasted, SIZE),
+            lasted,
+        }
+    }
+}
+
 /// What one round of a siege came to.
 #[derive(Clone, Debug)]
 pub(crate) struct Round {
@@ -55,6 +76,8 @@ pub(crate) struct Round {
     pub(crate) usable: Option<Duration>,
     /// Connections that are left when the pool is closed.
     pub(crate) left: u32,
+    /// Where the server is restarted.
+    pub(crate) outage: Option<Outage>,
 }
 
 impl Round {
@@ -115,6 +138,20 @@ impl Figures {
     pub(crate) fn usable(&self) -> Option<Duration> {
         let all: Option<Vec<_>> = self.rounds.iter().map(|round| round.usable).collect();
         all?.into_iter().max()
+    }
+
+    /// The outage with the most attempts, where the server is restarted.
+    pub(crate) fn outage(&self) -> Option<Outage> {
+        let outages = self.rounds.iter().filter_map(|round| round.outage);
+        outages.max_by_key(|outage| outage.failed)
+    }
+
+    /// The outages in which it was tried more often than one prober may.
+    pub(crate) fn hammered(&self) -> Option<Outage> {
+        let outages = self.rounds.iter().filter_map(|round| round.outage);
+        outages
+            .into_iter()
+            .find(|outage| outage.failed > outage.most)
     }
 
     pub(crate) fn looks_a_second(&self) -> f64 {

@@ -21,6 +21,16 @@ struct Siege {
     budget: u32,
     in_use_after: u32,
     orphans_after: u32,
+    /// Only where the server is restarted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outage: Option<Attempts>,
+}
+
+#[derive(Serialize)]
+struct Attempts {
+    attempts: u64,
+    at_most: u64,
+    lasted_ms: f64,
 }
 
 #[derive(Serialize)]
@@ -65,6 +75,11 @@ fn siege(figures: &Figures) -> Siege {
         budget: BUDGET,
         in_use_after: figures.most(|round| round.in_use_after),
         orphans_after: figures.most(|round| round.orphans_after),
+        outage: figures.outage().map(|outage| Attempts {
+            attempts: outage.failed,
+            at_most: outage.most,
+            lasted_ms: millis(outage.lasted),
+        }),
     }
 }
 

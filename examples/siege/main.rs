@@ -70,8 +70,9 @@ async fn leave(wanted: u32) -> Findings {
     let ground = Ground::find(false).await?;
     eprintln!("{}", ground.describe());
     let left = leavings::run(&ground, wanted).await;
-    ground.leave().await;
+    let gone = ground.leave().await;
     let left = left?;
+    gone?;
     println!("{left}");
     Ok(left.findings())
 }
@@ -88,8 +89,9 @@ async fn sieges(options: &Options) -> Findings {
     eprintln!("{}", ground.describe());
     let ran = all(&ground, &sieges, &plan).await;
     let version = ground.version().to_owned();
-    ground.leave().await;
+    let gone = ground.leave().await;
     let (sieges, beside) = ran?;
+    gone?;
     tell(options, &sieges, &beside, &version)
 }
 

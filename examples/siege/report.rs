@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::figures::Figures;
+use crate::figures::{Figures, Outage};
 use crate::plan::{BUDGET, allowed};
 use crate::side::Maker;
 use crate::words::millis;
@@ -15,8 +15,8 @@ baseline  the same before the siege: with a quiet neighbour where that has a ser
 allowed   the larger of 1.3 times the baseline and 10 ms more
 left      calls of the neighbour whose callers had left before the answer
 peak      most connections in pg_stat_activity at one moment, looked at every 4 ms, of a budget of 16
-taken     slots of the neighbour that are not free 1 s after the end; leaking: when max_hold has taken them away,
-          while their owners still hold on to them
+taken     slots of the neighbour that are not free 1 s after the end; leaking: when max_hold has taken the last of
+          them away, while their owners still hold on to them
 orphans   queries of the siege that run on the server 1 s after the end
 usable    from then on, until 8 callers of the neighbour who come together have their answers; -: not within 5 s";
 
@@ -34,12 +34,33 @@ impl fmt::Display for Table<'_> {
             writeln!(f, "\nBeside it, two plain pools of 8 each, not judged:")?;
             self.beside.iter().try_for_each(|figures| row(f, figures))?;
         }
+        for figures in self.sieges {
+            outage(f, figures)?;
+        }
         writeln!(f, "\n{DEFINITIONS}\n")?;
         for figures in self.sieges {
             writeln!(f, "{:<11}{}", figures.siege, figures.siege.what())?;
         }
         Ok(())
     }
+}
+
+/// How often it was tried to connect to a server that was not there.
+fn outage(f: &mut fmt::Formatter<'_>, figures: &Figures) -> fmt::Result {
+    let Some(Outage {
+        failed,
+        most,
+        lasted,
+    }) = figures.outage()
+    else {
+        return Ok(());
+    };
+    writeln!(
+        f,
+        "\n{}: {failed} attempts to connect failed within {}; at most {most} may, by one prober with growing pauses",
+        figures.siege,
+        millis(lasted)
+    )
 }
 
 fn heads(f: &mut fmt::Formatter<'_>) -> fmt::Result {

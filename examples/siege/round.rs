@@ -8,12 +8,13 @@ use partitioned_pool::{PartitionedPool, TokioPostgres};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::figures::{Round, Steadiness, Stretch};
+use crate::figures::{Outage, Round, Steadiness, Stretch};
 use crate::neighbour::{Callers, Manners, Neighbour};
-use crate::plan::{ACQUIRE, Baseline, OVER, Plan, SETTLE, SIZE, Siege, WAITERS};
+use crate::plan::{ACQUIRE, Baseline, MAX_HOLD, Plan, SETTLE, SIZE, Siege, WAITERS};
 use crate::postgres::{self, Choice, Kind, Postgres, Want};
 use crate::side::{Maker, Side};
 use crate::steady::Steady;
+use crate::support::attempts::Attempts;
 use crate::support::proxy::{Fault, Proxy};
 use crate::support::tenant::Tenant;
 use crate::watch::{Seen, Watch};
@@ -24,8 +25,9 @@ type Failed = Box<dyn Error>;
 const BREATH: Duration = Duration::from_millis(300);
 /// Between two times that all backends of the neighbour are terminated.
 const KILL: Duration = Duration::from_millis(100);
-/// The regular look at who holds too long comes once a second; and a moment for what follows.
-const LOOK: Duration = Duration::from_millis(1_500);
+/// The regular look at who holds too long comes once a second; those who do are taken away 100 ms apart; and a
+/// moment for what follows.
+const LOOK: Duration = Duration::from_millis(2_500);
 /// How long a pool may take to close.
 const CLOSE: Duration = Duration::from_secs(5);
 /// How long the callers wait who come when a siege is over.
@@ -43,7 +45,7 @@ impl Ground {
     /// Starts one server, and a second one if it is to be restarted.
     pub(crate) async fn find(with_another: bool) -> Result<Self, Failed> {
         let server = postgres::start(Want::default()).await?;
-        let tenant = settle_on(&server).await;
+        let tenant = settle_on(&server).await?;
         let other = match with_another {
             true => Some(another().await?),
             false => None,
@@ -80,8 +82,11 @@ impl Ground {
     }
 
     /// Removes what was made on a server that stays.
-    pub(crate) async fn leave(self) {
-        self.tenant.leave().await;
+    ///
+    /// # Errors
+    /// It is still there.
+    pub(crate) async fn leave(self) -> Result<(), Failed> {
+        Ok(self.tenant.try_leave().await?)
     }
 
     /// Both roles, where there are two.
@@ -97,7 +102,7 @@ impl Ground {
         let mut sum = 0;
         for tenant in self.tenants() {
             // The session from before a restart is gone.
-            let admin = tenant.another_admin().await;
+            let admin = tenant.another_admin().await?;
             let count: i64 = admin.query_one(&sql, &[&tenant.name]).await?.get(0);
             sum += u32::try_from(count)?;
         }
@@ -125,17 +130,17 @@ async fn another() -> Result<(Postgres, Tenant), Failed> {
         ..found
     };
     let server = postgres::start_as(&choice, &Want::default()).await?;
-    let tenant = settle_on(&server).await;
+    let tenant = settle_on(&server).await?;
     Ok((server, tenant))
 }
 
-async fn settle_on(server: &Postgres) -> Tenant {
-    let tenant = Tenant::new(server.url()).await;
+async fn settle_on(server: &Postgres) -> Result<Tenant, Failed> {
+    let tenant = Tenant::try_new(server.url()).await?;
     let name = &tenant.name;
     let table =
         format!("CREATE TABLE {name}.told (t text); ALTER TABLE {name}.told OWNER TO {name}");
-    tenant.sql(&table).await;
-    tenant
+    tenant.admin.batch_execute(&table).await?;
+    Ok(tenant)
 }
 
 /// What else happens to the neighbour than its callers.
@@ -201,7 +206,8 @@ pub(crate) async fn besiege(ground: &Ground, siege: Siege, plan: &Plan) -> Resul
         (Siege::Restarted, Some((server, other))) => (other.url(), Trouble::Restart(server)),
         _ => (tenant.url(), Trouble::None),
     };
-    let pool = partitions(tenant, siege, plan, url).await?;
+    let attempts = Attempts::default();
+    let pool = partitions(tenant, siege, url, &attempts).await?;
     let field = Field {
         ground,
         plan,
@@ -215,28 +221,34 @@ pub(crate) async fn besiege(ground: &Ground, siege: Siege, plan: &Plan) -> Resul
         return Err(format!("the pool does not close: {report}").into());
     }
     let left = ground.left().await?;
-    Ok(Round { left, ..round? })
+    let outage = (siege == Siege::Restarted).then(|| Outage::of(&attempts));
+    Ok(Round {
+        left,
+        outage,
+        ..round?
+    })
 }
 
 async fn partitions(
     tenant: &Tenant,
     siege: Siege,
-    plan: &Plan,
     url: String,
+    attempts: &Attempts,
 ) -> Result<PartitionedPool<TokioPostgres>, Failed> {
     let neighbour = PartitionConfig::analytical(SIZE)
         .url(url)
         .max_waiters(WAITERS)
         .acquire_timeout(ACQUIRE);
     let neighbour = match siege {
-        Siege::Leaking => neighbour.max_hold(plan.siege + OVER),
+        Siege::Leaking => neighbour.max_hold(MAX_HOLD),
         _ => neighbour,
     };
     let fleet = FleetConfig::new(1, 0).mode(FleetCheck::Off);
     let config = PoolConfig::new(&tenant.name, tenant.url(), fleet)
         .transactional(PartitionConfig::transactional(SIZE))
         .analytical(neighbour);
-    Ok(PartitionedPool::connect(config).await?)
+    let builder = PartitionedPool::builder(config).observer(attempts.clone());
+    Ok(builder.connect().await?)
 }
 
 /// The same siege of two plain pools of the same sizes.
@@ -262,10 +274,10 @@ pub(crate) async fn besiege_plain(
     };
     let round = field.round().await;
     // Their queries would go on for long.
-    ground.tenant.terminate_all().await;
+    ground.tenant.try_terminate_all().await?;
     steady.close(BREATH).await;
     neighbour.close(BREATH).await;
-    ground.tenant.terminate_all().await;
+    ground.tenant.try_terminate_all().await?;
     ground.left().await?;
     round
 }
@@ -304,6 +316,7 @@ impl Field<'_> {
             orphans_after,
             usable,
             left: 0,
+            outage: None,
         })
     }
 
@@ -329,7 +342,7 @@ impl Field<'_> {
         let since = "state <> 'idle' AND state_change < now() - interval '500 ms'";
         let orphans = self.ground.count(since).await?;
         if self.neighbour.siege == Siege::Leaking {
-            sleep_until(end + OVER + LOOK).await;
+            sleep_until(end + MAX_HOLD + LOOK).await;
         }
         Ok((orphans, self.neighbour.side.taken()))
     }

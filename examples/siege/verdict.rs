@@ -45,6 +45,7 @@ pub(crate) fn judge(figures: &Figures) -> Vec<Finding> {
         in_use(figures),
         orphans(figures),
         left(figures),
+        hammered(figures),
         seldom(figures),
     ];
     promises.into_iter().flatten().collect()
@@ -116,6 +117,15 @@ fn left(figures: &Figures) -> Option<Finding> {
         figures.siege
     );
     (left > 0).then_some(Finding::Broken(text))
+}
+
+fn hammered(figures: &Figures) -> Option<Finding> {
+    let outage = figures.hammered()?;
+    let (failed, most, lasted) = (outage.failed, outage.most, millis(outage.lasted));
+    Some(Finding::Broken(format!(
+        "{}: {failed} attempts to connect failed within {lasted}, at most {most} may",
+        figures.siege
+    )))
 }
 
 fn seldom(figures: &Figures) -> Option<Finding> {

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each example needs a part of what the tests do")]
 
+#[path = "../../tests/it/support/attempts.rs"]
+pub(crate) mod attempts;
 #[path = "../../tests/it/support/patience.rs"]
 pub(crate) mod patience;
 #[path = "../../tests/it/support/proxy.rs"]

@@ -28,9 +28,9 @@ use super::estimate::{HoldEstimate, nanos};
 use super::holds::Holds;
 use super::queue::Queue;
 use super::rules::{ClassId, ClassRules, HandOver, InvalidRules, Rules};
+use super::totals::{Account, Totals};
 
-/// The right to hold one slot. Only [`Ledger`] makes it, and it ends by [`Ledger::release`] or
-/// [`Ledger::release_all`].
+/// The right to hold one slot. Only [`Ledger`] makes it, and it ends by [`Ledger::release`].
 #[must_use = "a hold that is not released is a slot lost for ever"]
 #[derive(Debug, PartialEq, Eq)]
 pub struct Hold {
@@ -180,6 +180,7 @@ struct Class<W> {
     holds: Holds,
     queue: Queue<W>,
     estimate: HoldEstimate,
+    account: Account,
 }
 
 impl<W> Class<W> {
@@ -190,7 +191,16 @@ impl<W> Class<W> {
             holds: Holds::with_capacity(rules.max),
             queue: Queue::new(),
             estimate: HoldEstimate::default(),
+            account: Account::default(),
         }
+    }
+
+    fn leave_all(&mut self, now: Duration) -> impl Iterator<Item = W> {
+        std::iter::from_fn(move || {
+            let (waiter, _) = self.queue.pop(now)?;
+            self.account.leave();
+            Some(waiter)
+        })
     }
 
     fn lack(&self) -> u32 {
@@ -363,11 +373,14 @@ impl<W> Ledger<W> {
             return Admission::Granted(hold);
         }
         if self.classes[class.0].waiting() < returning {
-            return Admission::Queued(self.enqueue(class, by, waiter()));
+            return Admission::Queued(self.enqueue(class, by, now, waiter()));
         }
         match self.may_queue(class, now, patience) {
-            Ok(()) => Admission::Queued(self.enqueue(class, by, waiter())),
-            Err(refusal) => Admission::Refused(refusal),
+            Ok(()) => Admission::Queued(self.enqueue(class, by, now, waiter())),
+            Err(refusal) => {
+                self.classes[class.0].account.refuse(&refusal.cause);
+                Admission::Refused(refusal)
+            }
         }
     }
 
@@ -391,54 +404,28 @@ impl<W> Ledger<W> {
         free.then(|| self.grant(class, by, now))
     }
 
+    /// Counts a caller to whom [`try_admit`](Self::try_admit) gave nothing, and who would have used a slot.
+    /// (Whoever only looks whether there is one is no call that was refused.)
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    pub fn turn_away(&mut self, class: ClassId) {
+        self.classes[class.0].account.turn_away();
+    }
+
     /// Gives a slot back. If that lets a waiter in, it is granted the slot in the same step (5).
     ///
     /// # Panics
     /// May panic if `hold` is of another ledger.
     #[inline]
     pub fn release(&mut self, hold: Hold, now: Duration) -> Option<Grant<W>> {
-        self.end(&hold, now);
-        self.hand_over(now)
-    }
-
-    /// Gives back slots whose holds end at the same instant, and then grants what came free: the
-    /// invariants hold at its end, and the hand-over order sees all of the slots at once.
-    ///
-    /// Released one by one, the first of them would go to whoever is named then, although a later
-    /// one decides otherwise. Slots that come back as they come need only [`release`](Self::release).
-    ///
-    /// # Panics
-    /// May panic if one of the `holds` is of another ledger.
-    ///
-    /// # Examples
-    /// ```
-    /// use std::time::Duration;
-    /// use partitioned_pool::admission::{Admission, ClassId, Ledger, Patience, Rules};
-    ///
-    /// let mut ledger = Ledger::new(Rules::fixed(2, 2))?;
-    /// let (class, patience) = (ClassId::new(0), Patience::wait(Duration::from_secs(1)));
-    /// let mut held = Vec::new();
-    /// for caller in 1..=3 {
-    ///     match ledger.admit(class, Duration::ZERO, patience, || caller) {
-    ///         Admission::Granted(hold) => held.push(hold),
-    ///         Admission::Queued(_) => assert_eq!(caller, 3),
-    ///         Admission::Refused(refusal) => panic!("{refusal:?}"),
-    ///     }
-    /// }
-    /// let grants = ledger.release_all(held, Duration::from_millis(40));
-    /// assert_eq!(grants.len(), 1);
-    /// assert_eq!((grants[0].waiter, ledger.used()), (3, 1));
-    /// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
-    /// ```
-    pub fn release_all(
-        &mut self,
-        holds: impl IntoIterator<Item = Hold>,
-        now: Duration,
-    ) -> Vec<Grant<W>> {
-        for hold in holds {
-            self.end(&hold, now);
+        if self.take_back(&hold) {
+            let class = &mut self.classes[hold.id.class.0];
+            let length = now.saturating_sub(hold.since);
+            class.estimate.record(length, now);
+            class.account.end(length);
         }
-        std::iter::from_fn(|| self.grant_next(now)).collect()
+        self.hand_over(now)
     }
 
     /// Gives a slot back that nobody has used: its waiter had left when it was granted. As
@@ -448,7 +435,10 @@ impl<W> Ledger<W> {
     /// May panic if `hold` is of another ledger.
     #[inline]
     pub fn pass_on(&mut self, hold: Hold, now: Duration) -> Option<Grant<W>> {
-        self.take_back(&hold);
+        if self.take_back(&hold) {
+            let account = &mut self.classes[hold.id.class.0].account;
+            account.cross(now.saturating_sub(hold.since));
+        }
         self.hand_over(now)
     }
 
@@ -457,7 +447,10 @@ impl<W> Ledger<W> {
     pub fn revoke(&mut self, id: HoldId, now: Duration) -> Option<Grant<W>> {
         let since = self.classes[id.class.0].holds.revoke(id.key, id.seq)?;
         self.one_less(id.class);
-        self.record(id.class, since, now);
+        let class = &mut self.classes[id.class.0];
+        let length = now.saturating_sub(since);
+        class.estimate.record(length, now);
+        class.account.take_away(length);
         self.hand_over(now)
     }
 
@@ -471,30 +464,11 @@ impl<W> Ledger<W> {
     }
 
     #[inline]
-    fn record(&mut self, class: ClassId, since: Duration, now: Duration) {
-        let length = now.saturating_sub(since);
-        self.classes[class.0].estimate.record(length, now);
-    }
-
-    #[inline]
-    fn end(&mut self, hold: &Hold, now: Duration) {
-        if self.take_back(hold) {
-            self.record(hold.class(), hold.since, now);
-        }
-    }
-
-    #[inline]
     fn hand_over(&mut self, now: Duration) -> Option<Grant<W>> {
-        let grant = self.grant_next(now)?;
-        debug_assert!(self.next_class().is_none(), "bug: one slot, two admissible");
-        Some(grant)
-    }
-
-    #[inline]
-    fn grant_next(&mut self, now: Duration) -> Option<Grant<W>> {
         let class = self.next_class()?;
-        let (waiter, by) = self.classes[class.0].queue.pop()?;
+        let (waiter, by) = self.classes[class.0].queue.pop(now)?;
         let hold = self.grant(class, by, now);
+        debug_assert!(self.next_class().is_none(), "bug: one slot, two admissible");
         Some(Grant { waiter, hold })
     }
 
@@ -503,17 +477,17 @@ impl<W> Ledger<W> {
     ///
     /// # Panics
     /// May panic if `ticket` is of another ledger.
-    pub fn leave(&mut self, ticket: Ticket) -> Option<W> {
-        let queue = &mut self.classes[ticket.class.0].queue;
-        queue.remove(ticket.key, ticket.seq)
+    pub fn leave(&mut self, ticket: Ticket, now: Duration) -> Option<W> {
+        let class = &mut self.classes[ticket.class.0];
+        let waiter = class.queue.remove(ticket.key, ticket.seq, now)?;
+        class.account.leave();
+        Some(waiter)
     }
 
     /// Takes every waiter out, oldest first inside a class.
-    pub fn leave_all(&mut self) -> Vec<W> {
-        let queues = self.classes.iter_mut().map(|class| &mut class.queue);
-        queues
-            .flat_map(|queue| std::iter::from_fn(|| Some(queue.pop()?.0)))
-            .collect()
+    pub fn leave_all(&mut self, now: Duration) -> Vec<W> {
+        let classes = self.classes.iter_mut();
+        classes.flat_map(|class| class.leave_all(now)).collect()
     }
 
     /// What `class` looks like now.
@@ -531,6 +505,43 @@ impl<W> Ledger<W> {
             expected_wait: class.expected_wait(class.waiting(), now),
             retry_after: class.retry_after(now),
         }
+    }
+
+    /// What `class` has been through until `now`.
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use partitioned_pool::admission::{ClassId, Ledger, Rules};
+    ///
+    /// let mut ledger = Ledger::<()>::new(Rules::fixed(2, 0))?;
+    /// let (class, ms) = (ClassId::new(0), Duration::from_millis(1));
+    /// let first = ledger.try_admit(class, 10 * ms).expect("a slot is free");
+    /// let _second = ledger.try_admit(class, 30 * ms).expect("a slot is free");
+    /// ledger.release(first, 50 * ms);
+    ///
+    /// let totals = ledger.totals(class, 60 * ms);
+    /// assert_eq!((totals.granted, totals.ended, totals.most_used), (2, 1, 2));
+    /// assert_eq!((totals.ended_time, totals.held_time), (40 * ms, 70 * ms));
+    /// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
+    /// ```
+    #[must_use]
+    pub fn totals(&self, class: ClassId, now: Duration) -> Totals {
+        let class = &self.classes[class.0];
+        class.account.totals(&class.holds, &class.queue, now)
+    }
+
+    /// From now on, [`Totals::most_used`] and [`Totals::most_waiting`] of `class` are those of a new time.
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    pub fn restart_peaks(&mut self, class: ClassId) {
+        let class = &mut self.classes[class.0];
+        class.account.restart_peak(class.used);
+        class.queue.restart_peak();
     }
 
     /// Slots held by all classes together.
@@ -567,10 +578,10 @@ impl<W> Ledger<W> {
         })
     }
 
-    fn enqueue(&mut self, class: ClassId, by: CallSite, waiter: W) -> Ticket {
+    fn enqueue(&mut self, class: ClassId, by: CallSite, now: Duration, waiter: W) -> Ticket {
         let seq = self.next_seq;
         self.next_seq += 1;
-        let key = self.classes[class.0].queue.push(waiter, by, seq);
+        let key = self.classes[class.0].queue.push(waiter, by, seq, now);
         Ticket { class, key, seq }
     }
 
@@ -583,6 +594,7 @@ impl<W> Ledger<W> {
         self.lack -= before - c.lack();
         let (key, seq) = c.holds.begin(now, by);
         c.estimate.begin(now);
+        c.account.begin(c.used);
         Hold {
             id: HoldId { class, key, seq },
             since: now,

@@ -5,7 +5,7 @@
 //! - [`simulator`]: flows of calls over a virtual clock, through the same
 //!   [`Ledger`](crate::admission::Ledger) that runs in the pool. What is simulated and what the pool does
 //!   cannot drift apart.
-//! - [`reference`]: two published models, with every setting open, and their published figures.
+//! - [`mod@reference`]: two published models, with every setting open, and their published figures.
 //! - [`diagnosis`]: what is wrong with a partition, from its figures over a window, live or simulated.
 //!
 //! All of it is pure: no clock, no runtime, no files. The same input gives the same result on every

@@ -75,7 +75,11 @@ impl<D: Driver> Core<D> {
     pub(super) async fn try_acquire(self: &Arc<Self>, by: CallSite) -> Outcome<D> {
         let call = Call::new(&self.watch);
         let wait = self.settings.acquire_timeout;
-        call.end(self.complete_free(by, wait).await)
+        let outcome = self.complete_free(by, wait).await;
+        if outcome.as_ref().is_err_and(has_no_free_slot) {
+            self.bulkhead.turn_away(self.class);
+        }
+        call.end(outcome)
     }
 
     /// The same for ourselves: no observer hears of it.
@@ -312,6 +316,12 @@ impl<D: Driver> Core<D> {
             retry_after: (reason != Reason::Closed).then(|| retry_after.unwrap_or(fallback)),
         }))
     }
+}
+
+fn has_no_free_slot(error: &AcquireError) -> bool {
+    error
+        .rejection()
+        .is_some_and(|rejection| rejection.reason == Reason::NoFreeSlot)
 }
 
 /// A caller in the queue. Dropping it passes on what it was given, also where the store takes it back no

@@ -82,6 +82,11 @@ impl<D: Driver> Budget<D> {
         self.members.get()?.get(class.index())?.upgrade()
     }
 
+    /// Some partition that is not gone.
+    pub(super) fn any_member(&self) -> Option<Arc<Core<D>>> {
+        self.members.get()?.iter().find_map(Weak::upgrade)
+    }
+
     /// Gives up a place.
     pub(super) fn give_up(&self, place: Place) {
         let open = self.bulkhead.with_stock(|s| {

@@ -12,6 +12,7 @@ use crate::error::Failure;
 use crate::observe::Event;
 use crate::status::Seconds;
 
+use super::budget::Budget;
 use super::core::Core;
 use super::leaving::GHOST_LINGER;
 use super::store::{Place, Stage, Store};
@@ -100,18 +101,19 @@ impl<D: Driver> Opening<D> {
 }
 
 /// The one that sleeps between two tries. However its sleep ends, somebody may open after it.
-pub(super) struct Prober<D: Driver>(Weak<Core<D>>);
+pub(super) struct Prober<D: Driver>(Weak<Budget<D>>);
 
 impl<D: Driver> Prober<D> {
-    pub(super) fn new(core: &Arc<Core<D>>) -> Self {
-        Self(Arc::downgrade(core))
+    /// It is the budget's: the partition whose opening failed may be gone when it wakes.
+    pub(super) fn new(budget: &Arc<Budget<D>>) -> Self {
+        Self(Arc::downgrade(budget))
     }
 
     pub(super) async fn sleep(self, pause: Duration) {
         sleep(pause).await;
-        let core = self.0.upgrade();
+        let budget = self.0.upgrade();
         drop(self);
-        if let Some(core) = core {
+        if let Some(core) = budget.and_then(|budget| budget.any_member()) {
             core.open_due(0);
         }
     }
@@ -119,8 +121,8 @@ impl<D: Driver> Prober<D> {
 
 impl<D: Driver> Drop for Prober<D> {
     fn drop(&mut self) {
-        if let Some(core) = self.0.upgrade() {
-            core.bulkhead.with_stock(Store::probe);
+        if let Some(budget) = self.0.upgrade() {
+            budget.bulkhead().with_stock(Store::probe);
         }
     }
 }

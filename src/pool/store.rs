@@ -20,7 +20,11 @@
 //! 6. A closed store keeps nothing.
 //! 7. After a failure that can pass, nobody opens but one prober, and then slowly more (`pace.rs`).
 
-use std::collections::VecDeque;
+mod known;
+mod shelf;
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -34,19 +38,10 @@ use crate::error::Failure;
 
 use super::pace::Pace;
 
-#[cfg(test)]
-mod tests;
+use known::Registry;
+use shelf::{Seat, Shelf};
 
-/// Where a connection stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    Opening,
-    Idle,
-    Used,
-    Returning,
-    Closing,
-    Ghost,
-}
+pub(super) use shelf::{ClassOfStore, Counts, Stage};
 
 /// The right to be one of the connections of a budget. It ends by [`Store::gone`].
 #[must_use = "a place that is not given up is a connection lost for ever"]
@@ -65,19 +60,6 @@ impl Place {
     }
 }
 
-/// What is known of a connection, wherever it is.
-#[derive(Default)]
-struct Known {
-    /// `None` while it is being opened, and for a driver that has none.
-    leash: Option<Arc<dyn Leash>>,
-    /// The hold of the caller that has it.
-    held_by: Option<HoldId>,
-    /// It is being taken away, or was, from a hold that had lasted this long.
-    taken: Option<Duration>,
-    /// Its backend is known gone, though a late owner still has it: it counts no more.
-    gone: bool,
-}
-
 /// A connection, its place, and its dates on the clock of the bulkhead.
 ///
 /// It is boxed for all of its life: it changes hands on every acquire and every return, and moving
@@ -90,24 +72,6 @@ pub(crate) struct Link<C> {
     pub(super) dress: Option<ClassId>,
     pub(super) expires: Option<Duration>,
     pub(super) idle_since: Duration,
-}
-
-/// How many connections of a class stand where.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    stages: [u32; 6],
-    /// Slots held by the return path rather than by callers.
-    pub(super) slots_returning: u32,
-}
-
-impl Counts {
-    pub(super) fn of(&self, stage: Stage) -> u32 {
-        self.stages[stage as usize]
-    }
-
-    pub(super) fn total(&self) -> u32 {
-        self.stages.iter().sum()
-    }
 }
 
 /// Why a seeker gets no connection.
@@ -149,15 +113,6 @@ pub(super) enum Seek<C> {
     Closed,
 }
 
-/// A seeker that has no answer.
-#[derive(Clone, Copy, Debug)]
-struct Seat {
-    key: usize,
-    seq: u64,
-    /// It waits for one of its own class that is on the way back.
-    patient: bool,
-}
-
 /// What is to be done for a seeker, or for callers to come.
 #[must_use]
 pub(super) enum Step<C> {
@@ -169,54 +124,6 @@ pub(super) enum Step<C> {
     Close(Box<Link<C>>),
 }
 
-/// What a store must know of a class.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ClassOfStore {
-    /// The most connections that may count for it.
-    pub(super) max: u32,
-    /// Classes with the same wardrobe can dress each other's connections.
-    pub(super) wardrobe: usize,
-}
-
-/// What a class has in the store.
-struct Shelf<C> {
-    rules: ClassOfStore,
-    counts: Counts,
-    idle: Vec<Box<Link<C>>>,
-    /// Its seekers that have no answer, oldest first.
-    seeking: VecDeque<Seat>,
-}
-
-impl<C> Shelf<C> {
-    fn new(rules: ClassOfStore) -> Self {
-        Self {
-            rules,
-            counts: Counts::default(),
-            idle: Vec::new(),
-            seeking: VecDeque::new(),
-        }
-    }
-
-    fn has_room(&self) -> bool {
-        self.counts.total() < self.rules.max
-    }
-
-    fn patient(&self) -> usize {
-        self.seeking.iter().filter(|seat| seat.patient).count()
-    }
-
-    /// Seekers for whom nothing is on its way.
-    fn unserved(&self) -> usize {
-        let opening = self.counts.of(Stage::Opening) as usize;
-        (self.seeking.len() - self.patient()).saturating_sub(opening)
-    }
-
-    /// Whether more of its connections are on the way back than seekers wait for.
-    fn is_about_to_have_one(&self) -> bool {
-        self.counts.of(Stage::Returning) as usize > self.patient()
-    }
-}
-
 pub(crate) struct Store<C> {
     capacity: u32,
     open: bool,
@@ -226,7 +133,7 @@ pub(crate) struct Store<C> {
     patient: bool,
     /// What the last failed opening reported, while the pace is not free.
     trouble: Option<Failure>,
-    known: Slab<Known>,
+    known: Registry,
     seekers: Slab<Seeker<C>>,
     next_seq: u64,
 }
@@ -240,7 +147,7 @@ impl<C> Store<C> {
             pace: Pace::Free,
             patient: false,
             trouble: None,
-            known: Slab::new(),
+            known: Registry::new(),
             seekers: Slab::new(),
             next_seq: 0,
         }
@@ -263,11 +170,9 @@ impl<C> Store<C> {
 
     #[inline]
     pub(super) fn shift(&mut self, place: &mut Place, to: Stage) {
-        let known = &mut self.known[place.key];
-        if known.gone {
+        if !self.known.is_left(place.key) {
             return;
         }
-        known.held_by = None;
         let counts = &mut self.shelves[place.class.index()].counts;
         counts.stages[place.stage as usize] -= 1;
         counts.stages[to as usize] += 1;
@@ -293,8 +198,7 @@ impl<C> Store<C> {
 
     /// Gives up a place: its backend is known gone, or was never there.
     pub(super) fn gone(&mut self, place: Place) {
-        let known = self.known.remove(place.key);
-        if !known.gone {
+        if self.known.remove(place.key) {
             self.shelf(place.class).counts.stages[place.stage as usize] -= 1;
         }
     }
@@ -302,39 +206,28 @@ impl<C> Store<C> {
     /// Takes the connection of a hold away from it, which has lasted for `age`: returns what it takes
     /// to do so, unless the hold has ended or somebody is at it already.
     pub(super) fn take_away(&mut self, from: HoldId, age: Duration) -> Option<Arc<dyn Leash>> {
-        let mut known = self.known.iter_mut().map(|(_, known)| known);
-        let known = known.find(|known| known.held_by == Some(from))?;
-        let leash = known.leash.clone().filter(|_| known.taken.is_none())?;
-        known.taken = Some(age);
-        Some(leash)
+        self.known.take_away(from, age)
     }
 
     /// The backend of a connection that was taken away from a hold is gone. `true` if its late owner
     /// still has it: then the slot is to be revoked; else it comes back, or came, by itself.
     pub(super) fn taken_is_gone(&mut self, from: HoldId) -> bool {
-        let mut known = self.known.iter_mut().map(|(_, known)| known);
-        let taken = |known: &&mut Known| known.held_by == Some(from) && known.taken.is_some();
-        let Some(known) = known.find(taken) else {
-            return false;
-        };
-        known.held_by = None;
-        known.gone = true;
-        self.shelf(from.class()).counts.stages[Stage::Used as usize] -= 1;
-        true
+        let is_with_its_owner = self.known.taken_is_gone(from);
+        if is_with_its_owner {
+            self.shelf(from.class()).counts.stages[Stage::Used as usize] -= 1;
+        }
+        is_with_its_owner
     }
 
     /// Whether a connection was taken away, after a hold of which length, and whether its backend is
     /// gone.
     pub(super) fn taken(&self, place: &Place) -> Option<(Duration, bool)> {
-        let known = &self.known[place.key];
-        known.taken.map(|age| (age, known.gone))
+        self.known.taken(place.key)
     }
 
     /// The backend of the connection that a hold has.
     pub(super) fn backend_pid(&self, of: HoldId) -> Option<i32> {
-        let mut known = self.known.iter().map(|(_, known)| known);
-        let known = known.find(|known| known.held_by == Some(of))?;
-        known.leash.as_ref()?.backend_pid()
+        self.known.backend_pid(of)
     }
 
     /// What is due: for the seeker that has waited longest, of whatever class (2, 4); or, if nobody
@@ -371,7 +264,7 @@ impl<C> Store<C> {
         Some(Place {
             stage: Stage::Opening,
             class,
-            key: self.known.insert(Known::default()),
+            key: self.known.insert(),
         })
     }
 
@@ -451,7 +344,7 @@ impl<C> Store<C> {
     #[inline]
     fn hand_out(&mut self, link: &mut Link<C>, hold: HoldId) {
         self.shift(&mut link.place, Stage::Used);
-        self.known[link.place.key].held_by = Some(hold);
+        self.known.is_held(link.place.key, hold);
     }
 
     /// An idle connection, or a place among the seekers.
@@ -544,7 +437,7 @@ impl<C> Store<C> {
 
     /// The class whose dress a connection wears, if it can be kept at all.
     fn home(&self, link: &Link<C>) -> Option<ClassId> {
-        if !self.open || self.known[link.place.key].taken.is_some() {
+        if !self.open || self.known.taken(link.place.key).is_some() {
             return None;
         }
         let home = link.dress?;
@@ -593,7 +486,7 @@ impl<C> Store<C> {
 
     /// A connection was opened: the pace quickens.
     pub(super) fn opened(&mut self, place: &Place, leash: Option<Arc<dyn Leash>>) {
-        self.known[place.key].leash = leash;
+        self.known.opened(place.key, leash);
         self.pace.succeeded(self.capacity);
         self.trouble = None;
     }
@@ -662,7 +555,7 @@ impl<C> Store<C> {
         self.open
     }
 
-    /// Takes out an idle connection of `class`, of a closed store.
+    /// Takes out an idle connection of `class`, to be closed.
     pub(super) fn take_last(&mut self, class: ClassId) -> Option<Box<Link<C>>> {
         let at = self.shelf(class).idle.len().checked_sub(1)?;
         Some(self.take_to_close(class, at))

@@ -1,10 +1,11 @@
 //! What is done for a partition without being asked: once a second, stale connections are closed,
-//! `min_idle` is kept, forgotten holds are told to the log, and the observer has its look.
+//! `min_idle` is kept, forgotten holds are told to the log, the observer has its look, and what has happened is
+//! noted for a diagnosis.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::admission::HoldId;
 use crate::driver::{Driver, Readiness};
@@ -15,6 +16,13 @@ use super::core::Core;
 
 const TICK: Duration = Duration::from_secs(1);
 
+/// Between two holds that are ended: each costs the server a cancel, the end of a backend and, mostly, the
+/// start of another, and its other partitions would feel many at once.
+const APART: Duration = Duration::from_millis(100);
+
+/// So many are ended in one look, and the rest in the next.
+const AT_A_TIME: u32 = 10;
+
 /// Ends when the pool is closed or gone.
 pub(super) async fn keep_up<D: Driver>(core: Weak<Core<D>>) {
     let mut tick = interval(TICK);
@@ -22,21 +30,36 @@ pub(super) async fn keep_up<D: Driver>(core: Weak<Core<D>>) {
     let mut told = None;
     loop {
         tick.tick().await;
-        let Some(core) = core.upgrade() else {
+        let open = core.upgrade().filter(|core| !core.bulkhead.is_closed());
+        let Some(open) = open else {
             return;
         };
-        if core.bulkhead.is_closed() {
+        told = open.look(told);
+        // A pool that is dropped while we sleep goes at once.
+        drop(open);
+        end_long_holds(&core).await;
+    }
+}
+
+/// Takes the connection away from holds that have passed `max_hold`, one after the other.
+async fn end_long_holds<D: Driver>(core: &Weak<Core<D>>) {
+    for _ in 0..AT_A_TIME {
+        if !core.upgrade().is_some_and(|core| core.end_a_long_hold()) {
             return;
         }
-        core.close_stale();
-        core.open_due(core.settings.min_idle);
-        core.sample();
-        told = core.warn_of_long_holds(told);
-        core.end_long_holds();
+        sleep(APART).await;
     }
 }
 
 impl<D: Driver> Core<D> {
+    fn look(self: &Arc<Self>, told: Option<HoldId>) -> Option<HoldId> {
+        self.close_stale();
+        self.open_due(self.settings.min_idle);
+        self.sample();
+        self.take_note();
+        self.warn_of_long_holds(told)
+    }
+
     fn close_stale(self: &Arc<Self>) {
         let now = self.bulkhead.now();
         let (idle_timeout, min_idle) = (self.settings.idle_timeout, self.settings.min_idle);
@@ -71,18 +94,19 @@ impl<D: Driver> Core<D> {
         newest
     }
 
-    /// Takes the connection away from each hold that has passed `max_hold`.
-    fn end_long_holds(self: &Arc<Self>) {
+    /// Takes the connection away from the oldest hold that has passed `max_hold`; `false` if there is none.
+    fn end_a_long_hold(self: &Arc<Self>) -> bool {
         let Some(limit) = self.settings.max_hold else {
-            return;
+            return false;
         };
-        let partition = &self.settings.name;
         let holders = self.bulkhead.holders(self.class).into_iter();
-        for (hold, holder) in holders.take_while(|(_, holder)| holder.age > limit) {
-            if self.take_away(hold, holder) {
-                let max_hold = Seconds(limit);
-                tracing::warn!(%partition, %holder, %max_hold, "a connection is taken away from its owner");
-            }
-        }
+        let mut long = holders.take_while(|(_, holder)| holder.age > limit);
+        // Those that are being taken away already, it leaves alone.
+        let Some((_, holder)) = long.find(|(hold, holder)| self.take_away(*hold, *holder)) else {
+            return false;
+        };
+        let (partition, max_hold) = (&self.settings.name, Seconds(limit));
+        tracing::warn!(%partition, %holder, %max_hold, "a connection is taken away from its owner");
+        true
     }
 }

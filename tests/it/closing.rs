@@ -1,10 +1,11 @@
 //! The end of a pool: closed in order, or just dropped.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
 use crate::support::patience::{LONG, eventually};
+use crate::support::proxy::Fault;
 use crate::support::server::on_each_version;
 use crate::support::tenant::{Pool, small};
 
@@ -77,6 +78,38 @@ async fn closing_takes_away_what_is_held_to_the_end_and_says_so() {
         drop(held);
         let after = pool.transactional().status();
         assert_eq!((after.in_use, after.connections()), (0, 0), "{after}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_across_a_dead_network_ends_at_its_deadline_and_lists_the_rest() {
+    on_each_version(async |tenant| {
+        let proxy = tenant.proxy().await;
+        let pool = tenant.pool_by(&proxy, small(2)).await;
+        let held = pool.transactional().acquire().await.unwrap();
+        proxy.set(Fault::Pause);
+        let began = Instant::now();
+        let report = pool.close(1_000 * MS).await;
+        let took = began.elapsed();
+        assert!((1_000 * MS..3_000 * MS).contains(&took), "{took:?}");
+        assert_eq!(report.taken_away.len(), 1, "{report}");
+        assert!(!report.is_empty() && !report.is_drained());
+        let rest = report.still_held.iter();
+        let rest: Vec<_> = rest
+            .map(|p| (p.partition.as_str(), p.in_use, p.connections))
+            .collect();
+        assert_eq!(rest, [("transactional", 1, 1), ("analytical", 0, 1)]);
+        assert!(report.still_held[0].oldest_hold.is_some());
+        let text = report.to_string();
+        assert!(
+            text.contains("transactional: still held, 1 in use, 1 connections"),
+            "{text}"
+        );
+
+        proxy.set(Fault::None);
+        tenant.until_gone().await;
+        assert!(held.taken_after().is_some());
     })
     .await;
 }

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use partitioned_pool::config::{BootConfig, PartitionConfig, WhenUnavailable};
 use partitioned_pool::error::{AcquireError, Failure, Phase};
-use partitioned_pool::observe::{Event, Observer, PartitionObserver};
 use partitioned_pool::{BootError, Connection, PartitionedPool, TokioPostgres};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_postgres::{Client, NoTls};
 
+use crate::support::attempts::{Attempts, most_attempts};
 use crate::support::patience::{LONG, eventually, within};
 use crate::support::proxy::Fault;
 use crate::support::server::{on_each_version, on_own_servers};
@@ -27,47 +27,6 @@ const SOON: Duration = Duration::from_secs(10);
 
 /// What cannot pass is told long before a deadline; on a loaded machine, too.
 const AT_ONCE: Duration = Duration::from_secs(2);
-
-/// Counts the openings of a partition that failed.
-#[derive(Clone, Default)]
-struct Attempts(Arc<AtomicU64>);
-
-impl Attempts {
-    fn failed(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
-    }
-}
-
-impl Observer for Attempts {
-    fn partition(&self, _: &str) -> Box<dyn PartitionObserver> {
-        Box::new(self.clone())
-    }
-}
-
-impl PartitionObserver for Attempts {
-    fn on(&self, event: &Event<'_>) {
-        if let Event::OpenFailed { .. } = event {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-}
-
-/// The most that one prober may try in an outage: its pauses are at least half of 25, 50, 100, ... ms, and of a
-/// second in the end. On top, what was being opened when it began.
-fn most_attempts(outage: Duration, capacity: u32) -> u64 {
-    let (mut pause, mut left, mut tries) = (25 * MS / 2, outage, u64::from(capacity) + 1);
-    while let Some(rest) = left.checked_sub(pause) {
-        (left, tries, pause) = (rest, tries + 1, (2 * pause).min(SECOND / 2));
-    }
-    tries
-}
-
-#[test]
-fn the_bound_of_the_attempts_is_two_a_second_in_the_end() {
-    assert_eq!(most_attempts(Duration::ZERO, 4), 5);
-    let minutes = |n: u32| most_attempts(SECOND * 60 * n, 4);
-    assert_eq!(minutes(2) - minutes(1), 120);
-}
 
 async fn works(pool: &Pool) {
     let held = pool.transactional().acquire_by(LONG).await.unwrap();
@@ -187,8 +146,9 @@ async fn after_a_restart_work_flows_within_two_seconds_and_the_attempts_were_bou
         let flows = async || callers.since(ready).is_some();
         within(SOON, "work flows again", flows).await;
         let after = callers.since(ready).unwrap() - ready;
-        let (outage, failed) = (ready - began, attempts.failed());
-        let most = most_attempts(outage + after, SIZE);
+        let (outage, failed) = (attempts.lasted(), attempts.failed());
+        assert!(outage <= ready - began + after);
+        let most = most_attempts(outage, SIZE);
         println!(
             "restart, down for {}: work flows {} after the first readiness; {failed} attempts, at most {most}",
             millis(ready - down),
@@ -330,7 +290,6 @@ async fn late_by(pool: &Pool, limit: Duration) -> Duration {
 async fn a_network_that_swallows_packets_makes_nobody_late_and_keeps_no_slot_once_it_heals() {
     const SIZE: u32 = 25;
     const ROUNDS: u32 = 3;
-    static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
     on_own_servers(&[("max_connections", "100")], async |server, tenant| {
         let proxy = tenant.proxy().await;
         let partition = small(SIZE)
@@ -738,6 +697,9 @@ fn patient(size: u32) -> PartitionConfig {
 
 const SLEEP: &str = "SELECT pg_sleep(60)";
 
+/// What is measured in milliseconds is measured on one server after the other.
+static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 async fn running(tenant: &Tenant) -> i64 {
     tenant
         .count(&format!("state = 'active' AND query = '{SLEEP}'"))
@@ -747,6 +709,7 @@ async fn running(tenant: &Tenant) -> i64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_leaves_a_query_of_a_minute_costs_the_next_caller_milliseconds() {
     on_each_version(async |tenant| {
+        let _turn = TURN.lock().await;
         let pool = tenant.pool(patient(1)).await;
         let (mut times, mut plain) = (Vec::new(), Vec::new());
         for _ in 0..100 {
@@ -776,6 +739,7 @@ async fn who_leaves_a_query_of_a_minute_costs_the_next_caller_milliseconds() {
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_who_leave_at_once_have_their_slots_back_together() {
     on_own_servers(&[], async |_, tenant| {
+        let _turn = TURN.lock().await;
         let pool = tenant.pool(patient(50)).await;
         let mut times = Vec::new();
         for _ in 0..5 {
@@ -786,9 +750,17 @@ async fn fifty_who_leave_at_once_have_their_slots_back_together() {
             within(LONG, "all run", async || running(tenant).await == 50).await;
             let left = Instant::now();
             queries.abort_all();
-            let at_rest = async || pool.transactional().status().idle == 50;
+            // On a machine on which it takes seconds, some are closed rather than kept.
+            let at_rest = async || {
+                let status = pool.transactional().status();
+                status.in_use == 0 && status.connections() == status.idle
+            };
             within(SOON, "every slot is back", at_rest).await;
             times.push(left.elapsed());
+            let closed = 50 - pool.transactional().status().idle;
+            if closed > 0 {
+                println!("{closed} of fifty connections were closed");
+            }
             assert_eq!(running(tenant).await, 0, "the queries are gone");
         }
         let times = Times::new(times);

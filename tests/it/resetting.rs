@@ -92,7 +92,12 @@ async fn what_a_caller_leaves_in_its_session_is_gone_and_prepared_statements_sta
             "SELECT pg_try_advisory_lock(4711) FROM pg_roles WHERE rolname = '{}'",
             tenant.name
         );
-        let row = tenant.another_admin().await.query_one(&free, &[]).await;
+        let row = tenant
+            .another_admin()
+            .await
+            .unwrap()
+            .query_one(&free, &[])
+            .await;
         assert!(row.unwrap().get::<_, bool>(0), "the lock is free");
     })
     .await;

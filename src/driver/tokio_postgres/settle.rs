@@ -13,6 +13,10 @@ use super::watch::{Verdict, Watch};
 /// An ordinary `?` leaves a queued ROLLBACK or Close that is about to be answered.
 const GRACE: Duration = Duration::from_millis(1);
 
+/// What has gone unanswered for this long is more likely to go on than to be answered within the grace, which a
+/// timer makes 2 ms.
+const OVERDUE: Duration = Duration::from_millis(3);
+
 /// A cancel that arrives before its statement has begun is ignored, and one cancel ends one
 /// statement: the next is sent after this time, or as soon as something was answered.
 const CANCEL_AGAIN: Duration = Duration::from_millis(5);
@@ -23,7 +27,7 @@ const BOUND: Duration = Duration::from_secs(2);
 /// What the fence asks for. No other answer can look like it.
 const FENCE: (&str, &str) = ("SELECT 'partitioned-pool fence'", "partitioned-pool fence");
 
-/// Waits a moment, cancels until everything is answered, rolls back, and proves the order of the
+/// Waits a moment where that may help, cancels until everything is answered, rolls back, and proves the order of the
 /// answers where a COPY IN left it in doubt.
 pub(super) async fn settle(session: &Session) -> Readiness {
     match timeout(BOUND, steps(session)).await {
@@ -53,7 +57,7 @@ pub(super) async fn reset(session: &Session, dress: &str) -> Readiness {
 
 async fn steps(session: &Session) -> Option<()> {
     let watch = session.watch();
-    if timeout(GRACE, watch.until(is_answered)).await.is_err() {
+    if is_overdue(watch) || timeout(GRACE, watch.until(is_answered)).await.is_err() {
         cancel_until_answered(session).await?;
     }
     if watch.verdict() == Verdict::InTransaction {
@@ -65,6 +69,12 @@ async fn steps(session: &Session) -> Option<()> {
         watch.until(is_answered).await;
     }
     Some(())
+}
+
+/// Whether to wait for an answer is in vain. A COPY IN ends by itself when its caller leaves, however long ago
+/// it has begun.
+fn is_overdue(watch: &Watch) -> bool {
+    watch.owed_for() >= OVERDUE && !watch.has_copied_in()
 }
 
 fn is_answered(watch: &Watch) -> bool {

@@ -23,6 +23,7 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker, ready};
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::{Notify, oneshot};
@@ -53,11 +54,14 @@ pub(super) enum Verdict {
 }
 
 /// The shared knowledge of one connection. Only its task writes the counts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Watch {
     state: AtomicU8,
     sent: AtomicU64,
     answered: AtomicU64,
+    born: Instant,
+    /// Nanoseconds from then until the oldest unanswered request was sent, or the one before it answered.
+    owed_since: AtomicU64,
     /// The status byte of the last ReadyForQuery.
     status: AtomicU8,
     copied: AtomicBool,
@@ -78,6 +82,31 @@ pub(super) struct Watch {
     heir: Mutex<Option<oneshot::Sender<Remains>>>,
     /// by itself or for a closing, and not with its runtime.
     leaves_remains: AtomicBool,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self {
+            state: AtomicU8::default(),
+            sent: AtomicU64::default(),
+            answered: AtomicU64::default(),
+            born: Instant::now(),
+            owed_since: AtomicU64::default(),
+            status: AtomicU8::default(),
+            copied: AtomicBool::default(),
+            broken: AtomicBool::default(),
+            read_dry: AtomicBool::default(),
+            flushed: AtomicBool::default(),
+            ended: AtomicBool::default(),
+            ending: AtomicBool::default(),
+            taken: AtomicBool::default(),
+            listeners: AtomicBool::default(),
+            changed: Notify::default(),
+            task: Mutex::default(),
+            heir: Mutex::default(),
+            leaves_remains: AtomicBool::default(),
+        }
+    }
 }
 
 /// What a connection runs over.
@@ -181,6 +210,26 @@ impl Watch {
     /// Whether every request that was sent is answered.
     pub(super) fn owes_nothing(&self) -> bool {
         self.answered.load(Ordering::Relaxed) >= self.sent.load(Ordering::Relaxed)
+    }
+
+    /// For how long the server has owed the next answer; zero if it owes none.
+    pub(super) fn owed_for(&self) -> Duration {
+        if self.owes_nothing() {
+            return Duration::ZERO;
+        }
+        let since = Duration::from_nanos(self.owed_since.load(Ordering::Relaxed));
+        self.born.elapsed().saturating_sub(since)
+    }
+
+    /// Whether a COPY IN is under way, or has ended without a fence since.
+    pub(super) fn has_copied_in(&self) -> bool {
+        self.copied.load(Ordering::Acquire)
+    }
+
+    /// The server owes the next answer from now on.
+    fn owed_from_now(&self) {
+        let now = u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.owed_since.store(now, Ordering::Relaxed);
     }
 
     /// Requests that were answered so far.
@@ -303,7 +352,12 @@ impl<S: Wire> Tap<S> {
         self.from_client.feed(bytes, |frame| {
             match frame.tag {
                 b'S' if *copy_ended => {}
-                0 | b'Q' | b'S' | b'F' => add_one(&watch.sent),
+                0 | b'Q' | b'S' | b'F' => {
+                    if watch.owes_nothing() {
+                        watch.owed_from_now();
+                    }
+                    add_one(&watch.sent);
+                }
                 b'c' | b'f' => watch.copied.store(true, Ordering::Relaxed),
                 _ => {}
             }
@@ -321,6 +375,9 @@ impl<S: Wire> Tap<S> {
             } => {
                 watch.status.store(status, Ordering::Relaxed);
                 add_one(&watch.answered);
+                if !watch.owes_nothing() {
+                    watch.owed_from_now();
+                }
             }
             // The server is ready for a COPY IN. Should it fail from here on, the Sync that was sent with it
             // has an answer of its own.
@@ -461,5 +518,44 @@ impl<F: Future + Unpin> Future for Watched<F> {
             this.watch.leave_remains();
         }
         polled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUERY: &[u8] = b"Q\0\0\0\x05\0";
+    const READY: &[u8] = b"Z\0\0\0\x05I";
+    const MOMENT: Duration = Duration::from_millis(5);
+
+    /// A tap on nothing, after the startup message and its answer.
+    fn tap() -> (Tap<tokio::io::DuplexStream>, Arc<Watch>) {
+        let watch = Arc::new(Watch::default());
+        let (stream, _) = tokio::io::duplex(64);
+        let mut tap = Tap::new(stream, Arc::clone(&watch));
+        tap.sent(b"\0\0\0\x09\0\x03\0\0\0");
+        tap.received(READY);
+        (tap, watch)
+    }
+
+    #[test]
+    fn an_answer_is_owed_from_its_request_on_and_the_next_from_the_last_answer_on() {
+        let (mut tap, watch) = tap();
+        std::thread::sleep(MOMENT);
+        assert_eq!(watch.owed_for(), Duration::ZERO);
+        let began = Instant::now();
+        tap.sent(QUERY);
+        std::thread::sleep(MOMENT);
+        tap.sent(QUERY);
+        assert!((MOMENT..=began.elapsed()).contains(&watch.owed_for()));
+
+        let answered = Instant::now();
+        tap.received(READY);
+        assert!(watch.owed_for() <= answered.elapsed());
+        std::thread::sleep(MOMENT);
+        assert!(watch.owed_for() >= MOMENT);
+        tap.received(READY);
+        assert_eq!(watch.owed_for(), Duration::ZERO);
     }
 }

@@ -11,7 +11,7 @@
 //!    more work to a database that is in trouble.
 //! 2. [`Leaking`](Finding::Leaking): slots were held all through the window, [`STUCK`] times as long as a
 //!    hold lasts, while others came and went.
-//! 3. `DatabaseSlow`, because every slot is taken, and half of those who hold one have done so for [`SLOW`]
+//! 3. `DatabaseSlow`, because callers find no slot, and half of those who hold one have done so for [`SLOW`]
 //!    times as long as a hold lasted before. In a stall nothing ends, so that ended holds tell nothing.
 //! 4. [`QueueHidesOverload`](Finding::QueueHidesOverload): busy all the time, and callers are made to wait
 //!    instead of being told.
@@ -22,11 +22,12 @@
 //!
 //! # How a stall is told from a leak
 //!
-//! Both leave every slot taken by something old. A stall takes the slot of every caller, so that all slots
-//! are gone as fast as callers come; a leak takes some, now and then, so that they are taken over a
-//! long time, and others still come and go. If the oldest and the youngest hold lie further apart than
-//! [`SPREAD`] times the time in which callers would fill the partition, it leaks.
-
+//! Both end with every slot taken by something old. A stall takes the slot of every caller, so that all
+//! slots are gone as fast as callers come; a leak takes some, now and then, so that they are taken over a
+//! long time, and others still come and go. So it is a leak while slots are free and nobody waits; and
+//! else, if the oldest and the youngest hold lie further apart than [`SPREAD`] times the time in which
+//! callers would fill the partition.
+//!
 //! # When a queue hides overload
 //!
 //! A queue of a turn or two absorbs a burst; that it is full in an overload, and that callers are refused, is
@@ -180,7 +181,7 @@ impl Size {
 /// assert_eq!(diagnosis.size.unwrap().little, 1);
 /// assert_eq!(
 ///     diagnosis.to_string(),
-///     "the database is slow: a hold lasts 40ms, 10.0 times the 4ms of before; \
+///     "the database is slow: a hold lasts 40 ms, 10.0 times the 4 ms of before; \
 ///      8.0 of 20 slots in use on average, 17 at most",
 /// );
 /// ```
@@ -218,10 +219,7 @@ fn leaking(window: &Window) -> Found {
     let (hold, oldest) = (window.healthy_hold()?, window.ages.oldest?);
     let slots = window.ages.stuck;
     let apart = oldest.saturating_sub(window.ages.youngest?);
-    let stall = formulas::full_after(window.max_connections, window.rate());
-    // Without a single call nothing is told by how far they lie apart.
-    let stall = stall.map_or(Duration::ZERO, |fill| fill.saturating_add(hold));
-    let is_stall = window.arrivals > 0 && apart <= stall.saturating_mul(SPREAD);
+    let is_stall = window.is_pressed() && apart <= stall_spread(window, hold);
     let leaks = slots > 0 && oldest >= hold.saturating_mul(STUCK) && !is_stall;
     let held = Evidence::HeldThrough {
         slots,
@@ -233,10 +231,16 @@ fn leaking(window: &Window) -> Found {
     leaks.then_some((Finding::Leaking, evidence))
 }
 
+/// How far apart the holds of a stall may lie; in no time, if nobody has come whom it could have taken.
+fn stall_spread(window: &Window, hold: Duration) -> Duration {
+    let fill = formulas::full_after(window.max_connections, window.rate());
+    let spread = fill.map(|fill| fill.saturating_add(hold).saturating_mul(SPREAD));
+    spread.unwrap_or_default()
+}
+
 fn stalled(window: &Window) -> Found {
     let (before, age) = (window.healthy_hold()?, window.ages.median?);
-    let full = window.in_use.peak >= window.max_connections;
-    let stalled = full && age >= before.saturating_mul(SLOW);
+    let stalled = window.is_pressed() && age >= before.saturating_mul(SLOW);
     let mut evidence = vec![Evidence::NothingEnds { before, age }, window.usage()];
     evidence.extend(window.refusals());
     stalled.then_some((Finding::DatabaseSlow, evidence))
@@ -292,7 +296,7 @@ fn stranded(window: &Window, size: Option<Size>) -> Found {
 }
 
 /// Whether `calls` of `arrivals` are too many to be lost.
-const fn is_loss(calls: u64, arrivals: u64) -> bool {
+pub(crate) const fn is_loss(calls: u64, arrivals: u64) -> bool {
     calls >= FEWEST && calls.saturating_mul(100) >= arrivals.saturating_mul(LOSS)
 }
 

@@ -42,11 +42,11 @@ pub struct Window {
     pub ages: Ages,
     /// How long its callers have, waiting and work together, if it is known.
     pub deadline: Option<Duration>,
-    /// The other partitions of the budget.
+    /// The other partitions of the budget, or, live, of the server.
     pub neighbours: Neighbours,
 }
 
-/// The other partitions of a budget, in a window.
+/// The other partitions of a budget or a server, in a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Neighbours {
@@ -111,6 +111,13 @@ impl Window {
     /// Whether so many calls are too many to be lost.
     pub(super) const fn is_loss(&self, calls: u64) -> bool {
         is_loss(calls, self.arrivals)
+    }
+
+    /// Whether callers find no slot. (A borrower may find none long before it holds the most that it may.)
+    pub(super) fn is_pressed(&self) -> bool {
+        self.ages.running >= self.max_connections
+            || self.waiting.average >= 1.0
+            || self.is_loss(self.refused.total())
     }
 
     pub(super) const fn usage(&self) -> Evidence {

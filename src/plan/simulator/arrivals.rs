@@ -1,5 +1,8 @@
 //! When calls come.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -148,14 +151,19 @@ impl Iterator for Source<'_> {
 /// The calls of several flows, in order of time; at the same instant in the order of the flows.
 pub(super) struct Merged<'a> {
     sources: Vec<Source<'a>>,
-    next: Vec<Option<u64>>,
+    /// The next call of each flow that has one.
+    next: BinaryHeap<Reverse<(u64, usize)>>,
 }
 
 impl<'a> Merged<'a> {
     pub(super) fn new(sources: impl IntoIterator<Item = Source<'a>>) -> Self {
         let mut sources: Vec<_> = sources.into_iter().collect();
-        let next = sources.iter_mut().map(Iterator::next).collect();
-        Self { sources, next }
+        let first = sources.iter_mut().enumerate();
+        let first = first.filter_map(|(flow, source)| Some(Reverse((source.next()?, flow))));
+        Self {
+            next: first.collect(),
+            sources,
+        }
     }
 }
 
@@ -163,10 +171,14 @@ impl Iterator for Merged<'_> {
     /// The time, and the position of the flow.
     type Item = (u64, usize);
 
+    #[inline]
     fn next(&mut self) -> Option<(u64, usize)> {
-        let times = self.next.iter().enumerate();
-        let (at, flow) = times.filter_map(|(flow, at)| Some(((*at)?, flow))).min()?;
-        self.next[flow] = self.sources[flow].next();
+        let mut head = self.next.peek_mut()?;
+        let Reverse((at, flow)) = *head;
+        match self.sources[flow].next() {
+            Some(next) => *head = Reverse((next, flow)),
+            None => drop(PeekMut::pop(head)),
+        }
         Some((at, flow))
     }
 }

@@ -7,8 +7,8 @@ use crate::admission::{ClassId, InvalidRules, Ledger, Rules};
 use super::arrivals::Arrivals;
 use super::holds::HoldTime;
 
-/// The most calls that a run may expect: about a minute and a half of computing.
-pub(super) const MOST_CALLS: u64 = 100_000_000;
+/// The most calls that a run may have. Each that waits costs 8 bytes until the end.
+pub(super) const MOST_CALLS: u64 = 50_000_000;
 
 /// The most points of a curve.
 const MOST_POINTS: u128 = 1_000_000;
@@ -207,7 +207,7 @@ pub struct Flow {
     pub acquire_timeout: Option<Duration>,
     /// The longest that a call may take, waiting and work together. Default: as long as it takes.
     pub deadline: Option<Duration>,
-    /// What happens to a call that works when its deadline comes. Default: it stays, and is late.
+    /// What its caller does when the deadline comes. Default: it stays, and is late.
     pub at_deadline: AtDeadline,
 }
 
@@ -247,7 +247,7 @@ impl Flow {
         self
     }
 
-    /// A call must be done after this long; if it is not, so it goes.
+    /// A call should be done after this long; if it is not, its caller does that.
     #[must_use]
     pub const fn deadline(mut self, deadline: Duration, then: AtDeadline) -> Self {
         self.deadline = Some(deadline);
@@ -302,17 +302,17 @@ pub struct Incident {
     pub hold: HoldTime,
 }
 
-/// What happens to a call that works when its deadline comes.
+/// What a caller does when its deadline comes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AtDeadline {
-    /// It works on, and is late.
+    /// Nothing: it waits and works on, and is late. The ledger is not told of its deadline.
     #[default]
     Stay,
-    /// Its caller leaves, and its work ends with it: the slot is free. This is what the pool does.
+    /// It leaves, and its work ends with it: the slot is free. This is what the pool does.
     Free,
-    /// Its caller leaves, but the work goes on: the slot is held until the hold would have ended. This is
-    /// what happens where nobody cancels the query.
+    /// It leaves, but its work goes on: the slot is held until the hold would have ended. This is what
+    /// happens where nobody cancels the query.
     Pin,
 }
 

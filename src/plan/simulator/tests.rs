@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use crate::admission::{ClassId, ClassRules, HandOver, Rules};
 use crate::plan::Level;
 use crate::plan::formulas::{Rate, mmck};
+use crate::plan::number::ratio;
 
 use super::*;
 
@@ -82,6 +83,20 @@ fn a_late_call_that_is_cancelled_frees_its_slot_and_one_that_is_not_pins_it() {
 }
 
 #[test]
+fn a_caller_that_keeps_its_deadline_leaves_the_queue_and_one_that_does_not_waits_on() {
+    let two = |then| outcome(&day(1, 9, flow(&[0, 10], 200).deadline(100 * MS, then)));
+    for then in [AtDeadline::Free, AtDeadline::Pin] {
+        let flow = two(then);
+        let pinned = u64::from(then == AtDeadline::Pin);
+        // The first is cancelled at 100 ms, and the second has its slot then; or it is not.
+        assert_eq!((flow.late, flow.refused.wait_timeout), (2 - pinned, pinned));
+    }
+    let flow = two(AtDeadline::Stay);
+    assert_eq!((flow.late, flow.refused.total()), (2, 0));
+    assert_eq!(flow.waits.longest(), 190 * MS);
+}
+
+#[test]
 fn an_incident_concerns_the_calls_that_start_in_it() {
     let incident = HoldTime::Fixed(200 * MS);
     let flow = flow(&[0, 100, 399, 400], 10).incident(100 * MS, 400 * MS, incident);
@@ -106,7 +121,7 @@ fn a_call_that_is_past_its_deadline_at_the_end_is_late() {
 #[test]
 fn spans_count_the_calls_that_come_in_them_and_the_slots_of_their_time() {
     let scenario = day(2, 0, flow(&[0, 90, 100, 150, 199], 20))
-        .span(0 * MS, 100 * MS)
+        .span(Duration::ZERO, 100 * MS)
         .span(100 * MS, 200 * MS)
         .span(500 * MS, 1000 * MS);
     let simulation = simulate(&scenario).unwrap();
@@ -214,22 +229,21 @@ fn a_long_run_agrees_with_the_formula_for_a_bounded_queue() {
     let (slots, queue) = (4, 6);
     let hold = HoldTime::Exponential(50 * MS);
     let calls = Flow::new("calls", ONLY, Arrivals::Poisson(Rate::of(72)), hold);
-    let scenario = Scenario::new(20_000 * 1000 * MS, Rules::fixed(slots, queue)).flow(calls);
+    let scenario = Scenario::new(6_000 * 1000 * MS, Rules::fixed(slots, queue)).flow(calls);
     let measured = simulate(&scenario).unwrap().spans.remove(0);
     let (flow, formula) = (&measured.flows[0], mmck(slots, queue, 3.6));
-    let arrived = flow.arrived as f64;
-    let refused = flow.refused.queue_full as f64 / arrived;
+    let refused = ratio(flow.refused.queue_full.into(), flow.arrived.into());
     assert!(
-        (refused - formula.refused).abs() < 0.001,
+        (refused - formula.refused).abs() < 0.003,
         "{refused} {formula:?}"
     );
     let waiting = measured.classes[0].waiting.average;
     assert!(
-        (waiting - formula.waiting).abs() < 0.02,
+        (waiting - formula.waiting).abs() < 0.05,
         "{waiting} {formula:?}"
     );
     let wait = flow.waits.mean().as_secs_f64();
-    assert!((wait / formula.wait(50 * MS).as_secs_f64() - 1.0).abs() < 0.02);
+    assert!((wait / formula.wait(50 * MS).as_secs_f64() - 1.0).abs() < 0.04);
 }
 
 /// What a machine with other mathematics would get wrong. If this fails, runs have changed for everyone.
@@ -293,7 +307,7 @@ fn scenarios_that_cannot_be_run_are_refused_for_their_reason() {
         flaw(&|s| s.step = Some(Duration::from_nanos(9))),
         InvalidScenario::Step(_)
     ));
-    let span = |s: &mut Scenario| *s = s.clone().span(0 * MS, MS).span(MS, MS);
+    let span = |s: &mut Scenario| *s = s.clone().span(Duration::ZERO, MS).span(MS, MS);
     assert_eq!(flaw(&span), InvalidScenario::Span { position: 1 });
     let many = |s: &mut Scenario| s.flows[0].arrivals = Arrivals::Poisson(Rate::of(u32::MAX));
     let many = |s: &mut Scenario| {
@@ -429,10 +443,32 @@ proptest! {
         prop_assert_eq!(simulate(&scenario).unwrap(), simulation);
     }
 
+    /// What borrowing promises: an incident next door costs nothing where the reservation covers the load.
+    #[test]
+    fn a_flow_whose_reservation_covers_its_load_neither_waits_nor_loses_a_call(
+        scenario in any_scenario(),
+    ) {
+        let mut scenario = scenario;
+        let neighbour = |flow: &mut Flow| flow.class = ClassId::new(1);
+        scenario.flows.iter_mut().for_each(neighbour);
+        scenario.flows[0].class = ONLY;
+        scenario.flows[0].at_deadline = AtDeadline::Stay;
+        let mut alone = Scenario::new(scenario.length, Rules::fixed(10_000, 0)).seed(scenario.seed);
+        alone.flows.push(scenario.flows[0].clone());
+        let needed = simulate(&alone).unwrap().spans[0].classes[0].held.peak.max(1);
+        let [own, others] = &mut scenario.rules.classes[..] else { unreachable!() };
+        let spare = scenario.rules.capacity - own.reserved - others.reserved;
+        scenario.rules.capacity = needed + others.reserved + spare;
+        *own = ClassRules { reserved: needed, max: scenario.rules.capacity, queue: 0 };
+        others.max = scenario.rules.capacity;
+        let flow = simulate(&scenario).unwrap().spans.remove(0).flows.remove(0);
+        prop_assert_eq!((flow.refused.total(), flow.waits.longest()), (0, Duration::ZERO));
+    }
+
     #[test]
     fn spans_that_follow_each_other_add_up_to_the_whole(scenario in any_scenario(), edge in 1_u32..999) {
         let whole = simulate(&scenario).unwrap().spans.remove(0);
-        let parts = scenario.span(0 * MS, MS * edge).span(MS * edge, 1000 * MS);
+        let parts = scenario.span(Duration::ZERO, MS * edge).span(MS * edge, 1000 * MS);
         let parts = simulate(&parts).unwrap().spans;
         for (n, flow) in whole.flows.iter().enumerate() {
             let sum = |count: &dyn Fn(&FlowOutcome) -> u64| -> u64 {

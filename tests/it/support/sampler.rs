@@ -17,7 +17,7 @@ pub(crate) struct Sampler {
 
 impl Sampler {
     pub(crate) async fn start(tenant: &Tenant) -> Self {
-        let admin = tenant.another_admin().await;
+        let admin = tenant.another_admin().await.unwrap();
         let name = tenant.name.clone();
         let (most, samples) = (Arc::new(AtomicI64::new(0)), Arc::new(AtomicU64::new(0)));
         let (seen, count) = (Arc::clone(&most), Arc::clone(&samples));

@@ -1,5 +1,6 @@
 //! A role and a schema of its own for each test, and what the server says of it.
 
+use std::error::Error;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use partitioned_pool::config::{FleetCheck, FleetConfig, PartitionConfig, PoolConfig};
 use partitioned_pool::{Partition, PartitionedPool, TokioPostgres};
 use tokio_postgres::config::Host;
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::{Client, Config, Error as PgError, NoTls};
 
 use super::patience::{LONG, eventually};
 use super::proxy::Proxy;
@@ -32,14 +33,25 @@ pub(crate) struct Tenant {
 impl Tenant {
     /// A new one on the server of which this is the owner's URL.
     pub(crate) async fn new(owner: &str) -> Self {
-        let owner: Config = owner.parse().unwrap();
+        Self::try_new(owner).await.unwrap()
+    }
+
+    /// The same, for whoever wants to say that there is none.
+    ///
+    /// # Errors
+    /// The server cannot be reached or does not let its owner in, or not over TCP.
+    pub(crate) async fn try_new(owner: &str) -> Result<Self, Box<dyn Error>> {
+        let owner: Config = owner.parse()?;
+        if let Some(Host::Unix(folder)) = owner.get_hosts().first() {
+            return Err(format!("a server is needed over TCP, not at {}", folder.display()).into());
+        }
         let name = format!("t{:016x}", RandomState::new().hash_one(std::process::id()));
-        let admin = connect(&owner).await;
+        let admin = connect(&owner).await?;
         let role = format!("CREATE ROLE {name} LOGIN PASSWORD '{name}'");
         let schema = format!("CREATE SCHEMA {name} AUTHORIZATION {name}");
-        admin.batch_execute(&role).await.unwrap();
-        admin.batch_execute(&schema).await.unwrap();
-        Self { name, admin, owner }
+        admin.batch_execute(&role).await?;
+        admin.batch_execute(&schema).await?;
+        Ok(Self { name, admin, owner })
     }
 
     /// Makes a database, and gives its URL.
@@ -53,16 +65,25 @@ impl Tenant {
 
     /// Ends the sessions that are left, and removes all that the tenant has.
     pub(crate) async fn leave(&self) {
+        self.try_leave().await.unwrap();
+    }
+
+    /// The same, for whoever wants to say that it failed.
+    pub(crate) async fn try_leave(&self) -> Result<(), PgError> {
         let name = &self.name;
-        self.terminate_all().await;
-        self.sql(&format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
-            .await;
-        self.sql(&format!("DROP OWNED BY {name} CASCADE")).await;
-        self.sql(&format!("DROP ROLE {name}")).await;
+        self.try_terminate_all().await?;
+        for sql in [
+            format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"),
+            format!("DROP OWNED BY {name} CASCADE"),
+            format!("DROP ROLE {name}"),
+        ] {
+            self.admin.batch_execute(&sql).await?;
+        }
+        Ok(())
     }
 
     /// A further session of the server's owner.
-    pub(crate) async fn another_admin(&self) -> Client {
+    pub(crate) async fn another_admin(&self) -> Result<Client, PgError> {
         connect(&self.owner).await
     }
 
@@ -172,8 +193,13 @@ impl Tenant {
 
     /// Ends every session of the tenant.
     pub(crate) async fn terminate_all(&self) {
+        self.try_terminate_all().await.unwrap();
+    }
+
+    /// The same, for whoever wants to say that it failed.
+    pub(crate) async fn try_terminate_all(&self) -> Result<(), PgError> {
         let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1";
-        self.admin.query(sql, &[&self.name]).await.unwrap();
+        self.admin.query(sql, &[&self.name]).await.map(drop)
     }
 }
 
@@ -190,8 +216,8 @@ pub(crate) async fn until_at_rest(partition: &Partition<TokioPostgres>) {
     }
 }
 
-async fn connect(config: &Config) -> Client {
-    let (client, connection) = config.connect(NoTls).await.unwrap();
+async fn connect(config: &Config) -> Result<Client, PgError> {
+    let (client, connection) = config.connect(NoTls).await?;
     tokio::spawn(async move { drop(connection.await) });
-    client
+    Ok(client)
 }
