@@ -215,12 +215,19 @@ impl<D: Driver> Core<D> {
             if patient && let Ok(found) = timeout(PATIENCE, &mut seeking).await {
                 return found;
             }
-            self.bulkhead.with_stock(|s| s.lose_patience(key));
+            self.bulkhead
+                .with_stock(|s| s.lose_patience(self.class, key));
             self.open_due(0);
             seeking.await
         };
         match timeout_at(budget.deadline, found).await {
-            Ok(Ok(link)) => Ok(link),
+            Ok(Ok(link)) => {
+                if link.dress != Some(self.class) {
+                    // What was taken over may leave room for others.
+                    self.open_due(0);
+                }
+                Ok(link)
+            }
             Ok(Err(Trouble::Closed)) => Err(self.rejection(Reason::Closed, budget.waited)),
             Ok(Err(Trouble::Failed(failure))) => Err(AcquireError::Failed {
                 partition: self.settings.name.clone(),
@@ -252,6 +259,9 @@ impl<D: Driver> Core<D> {
         };
         match good {
             Ok(true) => Ok(Ok(connection)),
+            Ok(false) if self.bulkhead.is_closed() => {
+                Err(self.rejection(Reason::Closed, budget.waited))
+            }
             // Its slot may be somebody else's by now.
             Ok(false) if connection.taken_after().is_some() => Err(self.timed_out(phase, budget)),
             Ok(false) => Ok(Err(connection.into_slot())),
@@ -265,7 +275,7 @@ impl<D: Driver> Core<D> {
             phase,
             limit: budget.limit(),
             waited: budget.waited,
-            failure: self.bulkhead.with_stock(|s| s.trouble()),
+            failure: self.bulkhead.with_stock(|s| s.trouble(self.class)),
         }
     }
 
@@ -383,6 +393,7 @@ impl<D: Driver> Drop for Seeking<'_, D> {
         let seeker = self.core.bulkhead.with_stock(|s| s.stop_seeking(key));
         if let Seeker::Answered(Ok(link)) = seeker {
             self.core.offer(link);
+            self.core.open_due(0);
         }
     }
 }
