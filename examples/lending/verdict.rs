@@ -162,6 +162,8 @@ mod tests {
     use crate::script::Predicted;
     use crate::watch::Seen;
 
+    type Change = fn(&mut Hour);
+
     fn well() -> Hour {
         let works = || [Work::default(), Work::default()];
         let ms = Duration::from_millis;
@@ -213,7 +215,7 @@ mod tests {
 
     #[test]
     fn each_broken_promise_is_found() {
-        let breaks: [fn(&mut Hour); 6] = [
+        let breaks: [Change; 6] = [
             |hour| hour.seen.most = CAPACITY + 1,
             |hour| hour.works[1].failed = 1,
             |hour| hour.below.queued = 1,
@@ -233,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_run_that_cannot_tell_says_so() {
-        let nothing: [(Layout, fn(&mut Hour)); 3] = [
+        let nothing: [(Layout, Change); 3] = [
             (Layout::Borrowing, |hour| hour.looks_a_second = 99.0),
             (Layout::Borrowing, |hour| hour.covers = false),
             (Layout::Shared, |_| {}),

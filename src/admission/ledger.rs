@@ -20,11 +20,13 @@
 //! 7. First in, first out inside a class: nobody overtakes.
 //! 8. Nothing leaks: every granted hold is released once, every waiter leaves or is granted once.
 
+mod outlook;
+
 use std::time::Duration;
 
 use crate::status::{CallSite, Holder, OldestHolds};
 
-use super::estimate::{HoldEstimate, nanos};
+use super::estimate::HoldEstimate;
 use super::holds::Holds;
 use super::queue::Queue;
 use super::rules::{ClassId, ClassRules, HandOver, InvalidRules, Rules};
@@ -214,51 +216,6 @@ impl<W> Class<W> {
     fn expected_hold(&self, now: Duration) -> Option<Duration> {
         self.estimate.expected(self.holds.mean_age(now), now)
     }
-
-    /// Expected wait behind `ahead` others: with n slots one comes free every hold / n.
-    /// A borrower can count only on what it has: n = max(reserved, used).
-    fn expected_wait(&self, ahead: u32, now: Duration) -> Option<Duration> {
-        let hold = nanos(self.expected_hold(now)?);
-        let slots = self.rules.reserved.max(self.used).max(1);
-        let wait = u128::from(hold) * (u128::from(ahead) + 1) / u128::from(slots);
-        Some(Duration::from_nanos(
-            u64::try_from(wait).unwrap_or(u64::MAX),
-        ))
-    }
-
-    /// When it is worth to come back: when everyone who waits, and one more, can be expected to have
-    /// had a slot, and not before the oldest hold can be expected to have ended. (Holds that began
-    /// together end together; counting on an even flow, the first slot would be promised too early.)
-    fn retry_after(&self, now: Duration) -> Option<Duration> {
-        // The age of young holds says nothing of when they end.
-        if !self.estimate.has_evidence() {
-            return None;
-        }
-        let oldest = self.holds.oldest(now).map_or(Duration::ZERO, |h| h.age);
-        let first = self.expected_hold(now)?.saturating_sub(oldest);
-        Some(self.expected_wait(self.waiting(), now)?.max(first))
-    }
-
-    fn check_patience(&self, patience: Patience, now: Duration) -> Result<(), Cause> {
-        let Some(expected_hold) = self.expected_hold(now) else {
-            return Ok(());
-        };
-        let Some(expected_wait) = self.expected_wait(self.waiting(), now) else {
-            return Ok(());
-        };
-        let short = |left| Cause::DeadlineTooShort {
-            expected_wait,
-            expected_hold,
-            left,
-        };
-        if expected_wait > patience.wait {
-            return Err(short(patience.wait));
-        }
-        match patience.work {
-            Some(left) if expected_wait.saturating_add(expected_hold) > left => Err(short(left)),
-            _ => Ok(()),
-        }
-    }
 }
 
 /// The admission ledger of one budget: pure, synchronous, without a clock.
@@ -336,7 +293,7 @@ impl<W> Ledger<W> {
     /// As [`admit`](Self::admit), for a caller elsewhere, when `returning` of the slots that `class`
     /// holds are about to be released: callers for whom such a slot is there wait for it, whatever
     /// the bound of the queue and however long a hold lasts. It is as good as free, and to refuse
-    /// them would be untrue.
+    /// them would be untrue. (Not so for slots that the class has borrowed: they may go to another.)
     ///
     /// # Panics
     /// If `class` is not a class of this budget.
@@ -372,7 +329,8 @@ impl<W> Ledger<W> {
         if let Some(hold) = self.try_admit_for(by, class, now) {
             return Admission::Granted(hold);
         }
-        if self.classes[class.0].waiting() < returning {
+        let is_coming = self.classes[class.0].waiting() < returning;
+        if is_coming && self.keeps_what_it_gives_back(class) {
             return Admission::Queued(self.enqueue(class, by, now, waiter()));
         }
         match self.may_queue(class, now, patience) {
@@ -496,14 +454,14 @@ impl<W> Ledger<W> {
     /// If `class` is not a class of this budget.
     #[must_use]
     pub fn figures(&self, class: ClassId, now: Duration) -> Figures {
-        let class = &self.classes[class.0];
+        let c = &self.classes[class.0];
         Figures {
-            used: class.used,
-            waiting: class.waiting(),
-            oldest_holds: class.holds.oldest_few(now),
-            expected_hold: class.expected_hold(now),
-            expected_wait: class.expected_wait(class.waiting(), now),
-            retry_after: class.retry_after(now),
+            used: c.used,
+            waiting: c.waiting(),
+            oldest_holds: c.holds.oldest_few(now),
+            expected_hold: c.expected_hold(now),
+            expected_wait: self.expected_wait(class, now),
+            retry_after: self.retry_after(class, now),
         }
     }
 
@@ -570,11 +528,11 @@ impl<W> Ledger<W> {
         let checked = if full {
             Err(Cause::QueueFull)
         } else {
-            c.check_patience(patience, now)
+            self.check_patience(class, patience, now)
         };
         checked.map_err(|cause| Refusal {
             cause,
-            retry_after: c.retry_after(now),
+            retry_after: self.retry_after(class, now),
         })
     }
 

@@ -32,7 +32,7 @@ pub(super) fn partitions<D: Driver>(
             (*at, &settings.partitions[*at], driver)
         });
         for (at, core) in cores(budget, members.collect(), observer) {
-            partitions[at] = Some(Partition { core });
+            partitions[at] = Some(Partition::new(core));
         }
     }
     let all = partitions.into_iter();

@@ -31,11 +31,12 @@ impl Span {
     fn between(before: &Totals, now: &Totals) -> Self {
         let more = |of: fn(&Totals) -> u64| of(now).saturating_sub(of(before));
         let longer = |of: fn(&Totals) -> Duration| of(now).saturating_sub(of(before));
-        let mut refused = Refused::default();
-        refused.queue_full = more(|t| t.queue_full);
-        refused.deadline_too_short = more(|t| t.deadline_too_short);
-        refused.no_free_slot = more(|t| t.turned_away);
-        refused.wait_timeout = more(|t| t.left);
+        let refused = Refused {
+            queue_full: more(|t| t.queue_full),
+            deadline_too_short: more(|t| t.deadline_too_short),
+            no_free_slot: more(|t| t.turned_away),
+            wait_timeout: more(|t| t.left),
+        };
         Self {
             from: before.at,
             until: now.at.max(before.at),
@@ -97,10 +98,10 @@ pub(super) fn seen_from(own: &[Span], reserved: u32, neighbour: &[Span]) -> Neig
         meanwhile.all(|own| own.most_used < reserved)
     };
     let while_free = neighbour.iter().filter(|span| is_free(span));
-    let mut seen = Neighbours::default();
-    seen.arrivals = neighbour.iter().map(|span| span.arrived).sum();
-    seen.refused_while_free = while_free.map(|span| span.refused.total()).sum();
-    seen
+    Neighbours {
+        arrivals: neighbour.iter().map(|span| span.arrived).sum(),
+        refused_while_free: while_free.map(|span| span.refused.total()).sum(),
+    }
 }
 
 /// A healthy minute: when it ended, and the mean of its holds.

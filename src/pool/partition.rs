@@ -20,9 +20,26 @@ use super::diagnosing::PartitionDiagnosis;
 /// A named class of work with connections of its own. Cloning it is cheap.
 pub struct Partition<D: Driver> {
     pub(super) core: Arc<Core<D>>,
+    user: Arc<User<D>>,
+}
+
+/// Somebody who may still call. With the last one the partition ends, whatever its own tasks still do.
+struct User<D: Driver>(Arc<Core<D>>);
+
+impl<D: Driver> Drop for User<D> {
+    fn drop(&mut self) {
+        self.0.retire();
+    }
 }
 
 impl<D: Driver> Partition<D> {
+    pub(super) fn new(core: Arc<Core<D>>) -> Self {
+        Self {
+            user: Arc::new(User(Arc::clone(&core))),
+            core,
+        }
+    }
+
     /// Acquires a connection within the partition's `acquire_timeout`, which runs over waiting for a
     /// slot, opening a connection and checking it together.
     ///
@@ -252,6 +269,7 @@ impl<D: Driver> Clone for Partition<D> {
     fn clone(&self) -> Self {
         Self {
             core: Arc::clone(&self.core),
+            user: Arc::clone(&self.user),
         }
     }
 }

@@ -543,3 +543,53 @@ async fn three_partitions_at_random_never_have_more_backends_than_their_budget()
     })
     .await;
 }
+
+/// What keeps one partition from connecting is its own: a limit of its role or database, its own timeout.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_neighbour_whose_database_is_full_costs_a_reservation_nothing() {
+    on_each_version(async |tenant| {
+        let own = tenant.own_database().await;
+        let fleet = FleetConfig::new(1, 0).mode(FleetCheck::Off);
+        let patient = reports(3).acquire_timeout(4 * SOON).url(own);
+        let config = PoolConfig::new(&tenant.name, tenant.url(), fleet)
+            .budget(BudgetConfig::new("main", 6))
+            .transactional(
+                small(6)
+                    .budget("main")
+                    .reserved(3)
+                    .acquire_timeout(8 * SOON),
+            )
+            .analytical(patient.budget("main").reserved(0));
+        let pool = pool(config).await;
+        let limit = |n: i32| format!("ALTER DATABASE {} CONNECTION LIMIT {n}", tenant.name);
+        tenant.sql(&limit(0)).await;
+        let _one = pool.analytical().acquire().await.unwrap();
+        let reporting = pool.analytical().clone();
+        let stuck = tokio::spawn(async move { reporting.acquire().await.map(drop) });
+        tokio::time::sleep(300 * MS).await;
+
+        let began = Instant::now();
+        drop(take(pool.transactional(), 3).await);
+        assert!(began.elapsed() < SOON && !stuck.is_finished());
+        tenant.sql(&limit(-1)).await;
+        timeout(LONG, stuck).await.unwrap().unwrap().unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_server_is_full_what_is_idle_is_lent() {
+    on_each_version(async |tenant| {
+        let pool = pool(shared(tenant, BudgetConfig::new("main", 6), (3, 6), (0, 3))).await;
+        drop(take(pool.analytical(), 3).await);
+        until_at_rest(pool.analytical()).await;
+        tenant
+            .sql(&format!("ALTER ROLE {} CONNECTION LIMIT 4", tenant.name))
+            .await;
+        let held = timeout(SOON, take(pool.transactional(), 3)).await.unwrap();
+        for connection in &held {
+            assert_eq!(shows(connection, "statement_timeout").await, "5s");
+        }
+    })
+    .await;
+}

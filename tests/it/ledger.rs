@@ -5,11 +5,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use partitioned_pool::OldestHolds;
 use partitioned_pool::admission::{
     Admission, Cause, ClassId, ClassRules, Grant, HandOver, Hold, InvalidRules, Ledger, Patience,
     Refusal, Rules, Ticket, Totals,
 };
+use partitioned_pool::{CallSite, OldestHolds};
 use proptest::prelude::*;
 
 const MS: Duration = Duration::from_millis(1);
@@ -174,21 +174,69 @@ impl Reference {
         ages
     }
 
-    fn expected_wait(&self, class: usize, now: Duration) -> Option<Duration> {
-        let hold = self.expected_hold(class, now)?;
-        let slots = self.rules.classes[class].reserved.max(self.used(class));
-        let turns = hold.as_nanos() * u128::from(self.waits(class) + 1) / u128::from(slots.max(1));
-        Some(Duration::from_nanos(u64::try_from(turns).unwrap()))
+    /// Held back by the budget, rather than by its own max.
+    fn wants_any_slot(&self, class: usize) -> bool {
+        self.used(class) < self.rules.classes[class].max && !self.admissible(class)
     }
 
-    /// Until as many turns are over, and never before the oldest hold can have ended.
-    fn retry_after(&self, class: usize, now: Duration) -> Option<Duration> {
-        if self.ended[class].len() < 8 {
-            return None;
+    /// Whose slots a caller of this class waits for.
+    fn awaited(&self, class: usize) -> Vec<usize> {
+        if !self.wants_any_slot(class) {
+            return vec![class];
         }
-        let oldest = self.oldest_hold(class, now).unwrap_or_default();
-        let first = self.expected_hold(class, now)?.saturating_sub(oldest);
-        self.expected_wait(class, now).map(|wait| wait.max(first))
+        let lends = |c: &usize| self.used(*c) > self.rules.classes[*c].reserved;
+        let classes = self.classes();
+        classes
+            .filter(|c| lends(c) || (*c == class && self.used(class) > 0))
+            .collect()
+    }
+
+    fn ahead(&self, class: usize) -> u32 {
+        if self.used(class) >= self.rules.classes[class].max {
+            return self.waits(class);
+        }
+        let is_at_its_max = |c: usize| self.used(c) >= self.rules.classes[c].max;
+        let others = self.classes().filter(|c| *c != class && !is_at_its_max(*c));
+        let before = others.filter(|c| self.rules.hand_over == HandOver::OldestFirst || *c < class);
+        self.waits(class) + before.map(|c| self.waits(c)).sum::<u32>()
+    }
+
+    fn expected_wait(&self, class: usize, now: Duration) -> Option<Duration> {
+        let turns = u128::from(self.ahead(class) + 1);
+        let wait = match self.awaited(class)[..] {
+            [] => return None,
+            [only] => {
+                let slots = self.rules.classes[only]
+                    .reserved
+                    .max(self.used(only))
+                    .max(1);
+                turns * self.expected_hold(only, now)?.as_nanos() / u128::from(slots)
+            }
+            ref several => {
+                let mut flow = 0;
+                for c in several {
+                    let hold = self.expected_hold(*c, now)?.as_nanos().max(1);
+                    flow += (u128::from(self.used(*c)) << 64) / hold;
+                }
+                (turns << 64) / flow.max(1)
+            }
+        };
+        Some(Duration::from_nanos(
+            u64::try_from(wait).unwrap_or(u64::MAX),
+        ))
+    }
+
+    /// Until as many turns are over, and never before the first of the oldest holds can have ended.
+    fn retry_after(&self, class: usize, now: Duration) -> Option<Duration> {
+        let mut ends = Vec::new();
+        for c in self.awaited(class) {
+            if self.ended[c].len() < 8 {
+                return None;
+            }
+            let oldest = self.oldest_hold(c, now).unwrap_or_default();
+            ends.push(self.expected_hold(c, now)?.saturating_sub(oldest));
+        }
+        Some(self.expected_wait(class, now)?.max(ends.into_iter().min()?))
     }
 
     fn refusal(&self, class: usize, now: Duration, patience: Patience) -> Option<Refusal> {
@@ -925,4 +973,75 @@ fn a_class_that_no_slot_could_ever_reach_is_refused() {
     assert_eq!(error, InvalidRules::NothingLeft { class, capacity });
     assert!(Ledger::<()>::new(rules([1, 0])).is_ok());
     assert!(Ledger::<()>::new(rules([1, 1])).is_ok());
+}
+
+/// Two classes on two slots: checkout holds both for 5 ms each, reports take 10 s.
+fn lent_for_moments() -> (Ledger<u32>, Hold, Duration) {
+    let class = |reserved, max| ClassRules {
+        reserved,
+        max,
+        queue: 9,
+    };
+    let rules = Rules {
+        capacity: 2,
+        classes: vec![class(1, 2), class(0, 1)],
+        hand_over: HandOver::OldestFirst,
+    };
+    let mut ledger = Ledger::new(rules).unwrap();
+    let mut now = Duration::ZERO;
+    for (class, hold) in [(1, 10_000 * MS), (0, 5 * MS)] {
+        for _ in 0..20 {
+            let held = ledger.try_admit(ClassId::new(class), now).unwrap();
+            now += hold;
+            assert_eq!(ledger.release(held, now), None);
+        }
+    }
+    let first = ledger.try_admit(ClassId::new(0), now).unwrap();
+    let _second = ledger.try_admit(ClassId::new(0), now).unwrap();
+    (ledger, first, now)
+}
+
+#[test]
+fn a_borrower_waits_as_long_as_those_who_borrow_hold_not_as_long_as_its_own_work_takes() {
+    let (mut ledger, first, now) = lent_for_moments();
+    let reports = ClassId::new(1);
+    let figures = ledger.figures(reports, now);
+    assert_eq!(figures.expected_hold, Some(10_000 * MS));
+    assert_eq!(figures.expected_wait, Some(5 * MS / 2));
+    assert_eq!(
+        figures.retry_after,
+        Some(5 * MS),
+        "not before the first of them can end"
+    );
+    let asked = ledger.admit(reports, now, Patience::wait(5_000 * MS), || 1);
+    assert!(matches!(asked, Admission::Queued(_)), "{asked:?}");
+    let grant = ledger.release(first, now + 5 * MS).unwrap();
+    assert_eq!(grant.hold.class(), reports);
+}
+
+#[test]
+fn a_borrowed_slot_on_its_way_back_is_promised_to_nobody() {
+    let class = |reserved, queue| ClassRules {
+        reserved,
+        max: 2,
+        queue,
+    };
+    let rules = Rules {
+        capacity: 2,
+        classes: vec![class(1, 9), class(0, 0)],
+        hand_over: HandOver::OldestFirst,
+    };
+    let mut ledger = Ledger::new(rules).unwrap();
+    let (checkout, reports) = (ClassId::new(0), ClassId::new(1));
+    let (now, patience) = (Duration::ZERO, Patience::wait(60_000 * MS));
+    let _leaving = ledger.try_admit(reports, now).unwrap();
+    let _held = ledger.try_admit(checkout, now).unwrap();
+    let mut ask = |class, returning| {
+        ledger.admit_for(CallSite::here(), class, now, patience, returning, || 1)
+    };
+    assert!(
+        matches!(ask(reports, 1), Admission::Refused(_)),
+        "checkout may have it"
+    );
+    assert!(matches!(ask(checkout, 0), Admission::Queued(_)));
 }

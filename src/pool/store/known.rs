@@ -39,9 +39,10 @@ impl Registry {
         self.0.insert(Known::default())
     }
 
-    /// Forgets one; `true` if it counted until now.
-    pub(super) fn remove(&mut self, key: usize) -> bool {
-        !self.0.remove(key).gone
+    /// Forgets one: whether it counted until now, and what it could be taken away by.
+    pub(super) fn remove(&mut self, key: usize) -> (bool, Option<Arc<dyn Leash>>) {
+        let known = self.0.remove(key);
+        (!known.gone, known.leash)
     }
 
     /// It was opened.

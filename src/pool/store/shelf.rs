@@ -2,6 +2,9 @@
 
 use std::collections::VecDeque;
 
+use crate::error::Failure;
+use crate::pool::pace::Pace;
+
 use super::Link;
 
 /// Where a connection stands.
@@ -45,6 +48,8 @@ pub(super) struct Seat {
 /// What a store must know of a class.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) struct ClassOfStore {
+    /// Places that are guaranteed to it.
+    pub(in crate::pool) reserved: u32,
     /// The most connections that may count for it.
     pub(in crate::pool) max: u32,
     /// Classes with the same wardrobe can dress each other's connections.
@@ -54,7 +59,11 @@ pub(in crate::pool) struct ClassOfStore {
 /// What a class has in the store.
 pub(super) struct Shelf<C> {
     pub(super) rules: ClassOfStore,
+    pub(super) open: bool,
     pub(super) counts: Counts,
+    pub(super) pace: Pace,
+    /// What the last failed opening reported, while the pace is not free.
+    pub(super) trouble: Option<Failure>,
     pub(super) idle: Vec<Box<Link<C>>>,
     /// Its seekers that have no answer, oldest first.
     pub(super) seeking: VecDeque<Seat>,
@@ -64,6 +73,9 @@ impl<C> Shelf<C> {
     pub(super) fn new(rules: ClassOfStore) -> Self {
         Self {
             rules,
+            open: true,
+            pace: Pace::Free,
+            trouble: None,
             counts: Counts::default(),
             idle: Vec::new(),
             seeking: VecDeque::new(),
@@ -72,6 +84,21 @@ impl<C> Shelf<C> {
 
     pub(super) fn has_room(&self) -> bool {
         self.counts.total() < self.rules.max
+    }
+
+    /// Whether nothing of its own keeps it from opening one more.
+    pub(super) fn may_open(&self) -> bool {
+        self.open && self.has_room() && self.pace.allows(self.counts.of(Stage::Opening))
+    }
+
+    /// Places that are reserved for it and that it does not take.
+    pub(super) fn lack(&self) -> u32 {
+        self.rules.reserved.saturating_sub(self.counts.total())
+    }
+
+    /// Whether it has more than is reserved for it.
+    pub(super) fn has_surplus(&self) -> bool {
+        self.counts.total() > self.rules.reserved
     }
 
     fn patient(&self) -> usize {
