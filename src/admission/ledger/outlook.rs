@@ -2,7 +2,9 @@
 //!
 //! A caller waits for a slot that it may have. If its class is at its max, that is one of its own. If it is
 //! the budget that is exhausted, it is also one of any class that holds more than is reserved for it: how long a
-//! borrower waits is decided by those who borrow, not by how long its own work takes.
+//! borrower waits is decided by those who borrow, not by how long its own work takes. Each of them counts
+//! with all that it holds, though it stops helping once it is down to what is reserved for it: behind a long
+//! queue the expectation is a hopeful one, and the timeout is what bounds the wait.
 
 use std::time::Duration;
 
