@@ -48,7 +48,8 @@
 //! metrics (feature `metrics`) are one way to do so; [`driver`] and [`session`] are for who writes another
 //! driver. There are two: tokio-postgres (the default), and sqlx (feature `sqlx`); their modules say what each costs, and
 //! cannot do.
-//! [`plan`] has formulas for sizes, a simulator of the same rule, and a diagnosis from figures.
+//! [`plan`] has formulas for sizes, a simulator of the same rule, a planner that uses both, and a diagnosis from
+//! figures; the command `partitioned-pool plan` (feature `cli`) runs them over a file.
 //! [`admission`] and [`bulkhead`] are the rule and the waiting behind it, usable without a database.
 
 pub mod admission;
@@ -85,8 +86,8 @@ pub use driver_sqlx::Sqlx;
 pub use driver_tokio_postgres::TokioPostgres;
 pub use error::{AcquireError, Rejection, RunError};
 pub use pool::{
-    CloseReport, Connection, Deadline, Holders, NotAsked, Partition, PartitionedPool, StillHeld,
-    TakenAway,
+    CloseReport, Connection, Deadline, Holders, NotAsked, Partition, PartitionDiagnosis,
+    PartitionedPool, PoolDiagnosis, StillHeld, TakenAway,
 };
 pub use status::{
     BudgetStatus, CallSite, Held, Holder, OldestHolds, PartitionStatus, PoolStatus, Statement,

@@ -87,7 +87,7 @@ impl fmt::Display for PartitionStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BudgetStatus {
-    /// Its name; that of its partition where there is one only.
+    /// Its name.
     pub name: String,
     /// The most connections, and the most slots.
     pub capacity: u32,
@@ -113,6 +113,8 @@ impl fmt::Display for BudgetStatus {
 }
 
 /// All partitions of a pool, in the order in which they were configured, and what they draw from.
+///
+/// Each is looked at in turn: a connection that changes hands meanwhile may be seen twice, or not at all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStatus {

@@ -26,12 +26,14 @@ mod report;
 mod round;
 mod side;
 mod steady;
+#[path = "../support/testbed.rs"]
 mod support;
-#[path = "../support/svg.rs"]
+#[path = "../../src/bin/partitioned-pool/svg.rs"]
 mod svg;
 mod verdict;
+#[path = "../support/watch.rs"]
 mod watch;
-#[path = "../support/words.rs"]
+#[path = "../../src/bin/partitioned-pool/words.rs"]
 mod words;
 
 use std::error::Error;

@@ -17,9 +17,8 @@ pub(crate) const BUDGET: u32 = 2 * SIZE;
 pub(crate) const WAITERS: u32 = 16;
 /// How long a caller of the neighbour waits for a connection.
 pub(crate) const ACQUIRE: Duration = Duration::from_millis(500);
-/// In the leaking siege a caller may keep a connection for so much longer than the siege lasts: during it the
-/// neighbour does nothing but hold, and after it max_hold must give the slots back.
-pub(crate) const OVER: Duration = Duration::from_millis(500);
+/// How long one of the neighbour's callers may keep a connection in the leaking siege.
+pub(crate) const MAX_HOLD: Duration = Duration::from_secs(1);
 /// From the end of a siege to the look at what it has left behind.
 pub(crate) const SETTLE: Duration = Duration::from_secs(1);
 /// How much the p99 may always be above its baseline; or else 1.3 times.
@@ -98,7 +97,7 @@ impl Siege {
             Self::Saturated => "200 calls a second of 100 ms, for 80 of which there is room",
             Self::Slow => "20 calls a second of 2 s",
             Self::Leaking => {
-                "20 connections a second are acquired and never given back; when it is over, max_hold takes them away"
+                "20 connections a second are acquired and never given back; max_hold (1 s) takes them away"
             }
             Self::CutOff => "its network is paused: nothing passes and nobody is told",
             Self::Killed => "all its backends are terminated, ten times a second",

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::figures::{Outage, Round, Steadiness, Stretch};
 use crate::neighbour::{Callers, Manners, Neighbour};
-use crate::plan::{ACQUIRE, Baseline, OVER, Plan, SETTLE, SIZE, Siege, WAITERS};
+use crate::plan::{ACQUIRE, Baseline, MAX_HOLD, Plan, SETTLE, SIZE, Siege, WAITERS};
 use crate::postgres::{self, Choice, Kind, Postgres, Want};
 use crate::side::{Maker, Side};
 use crate::steady::Steady;
@@ -207,7 +207,7 @@ pub(crate) async fn besiege(ground: &Ground, siege: Siege, plan: &Plan) -> Resul
         _ => (tenant.url(), Trouble::None),
     };
     let attempts = Attempts::default();
-    let pool = partitions(tenant, (siege, plan), url, &attempts).await?;
+    let pool = partitions(tenant, siege, url, &attempts).await?;
     let field = Field {
         ground,
         plan,
@@ -231,7 +231,7 @@ pub(crate) async fn besiege(ground: &Ground, siege: Siege, plan: &Plan) -> Resul
 
 async fn partitions(
     tenant: &Tenant,
-    (siege, plan): (Siege, &Plan),
+    siege: Siege,
     url: String,
     attempts: &Attempts,
 ) -> Result<PartitionedPool<TokioPostgres>, Failed> {
@@ -240,7 +240,7 @@ async fn partitions(
         .max_waiters(WAITERS)
         .acquire_timeout(ACQUIRE);
     let neighbour = match siege {
-        Siege::Leaking => neighbour.max_hold(plan.siege + OVER),
+        Siege::Leaking => neighbour.max_hold(MAX_HOLD),
         _ => neighbour,
     };
     let fleet = FleetConfig::new(1, 0).mode(FleetCheck::Off);
@@ -342,7 +342,7 @@ impl Field<'_> {
         let since = "state <> 'idle' AND state_change < now() - interval '500 ms'";
         let orphans = self.ground.count(since).await?;
         if self.neighbour.siege == Siege::Leaking {
-            sleep_until(end + OVER + LOOK).await;
+            sleep_until(end + MAX_HOLD + LOOK).await;
         }
         Ok((orphans, self.neighbour.side.taken()))
     }

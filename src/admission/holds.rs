@@ -45,6 +45,17 @@ impl Holds {
         self.held
     }
 
+    /// How many ever began.
+    pub(super) const fn begun(&self) -> u64 {
+        self.next_seq
+    }
+
+    /// The ages of all that run, together, in nanoseconds.
+    pub(super) fn ages(&self, now: Duration) -> u128 {
+        let all = u128::from(nanos(now)) * self.held as u128;
+        all.saturating_sub(self.since_sum)
+    }
+
     #[inline]
     pub(super) fn begin(&mut self, now: Duration, by: CallSite) -> (usize, u64) {
         let before = self.newest;
@@ -126,8 +137,7 @@ impl Holds {
 
     pub(super) fn mean_age(&self, now: Duration) -> Option<Duration> {
         let count = u128::try_from(self.held).ok().filter(|n| *n > 0)?;
-        let sum = u128::from(nanos(now)) * count;
-        let mean = sum.saturating_sub(self.since_sum) / count;
+        let mean = self.ages(now) / count;
         Some(Duration::from_nanos(
             u64::try_from(mean).unwrap_or(u64::MAX),
         ))

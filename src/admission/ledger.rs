@@ -20,17 +20,19 @@
 //! 7. First in, first out inside a class: nobody overtakes.
 //! 8. Nothing leaks: every granted hold is released once, every waiter leaves or is granted once.
 
+mod outlook;
+
 use std::time::Duration;
 
 use crate::status::{CallSite, Holder, OldestHolds};
 
-use super::estimate::{HoldEstimate, nanos};
+use super::estimate::HoldEstimate;
 use super::holds::Holds;
 use super::queue::Queue;
 use super::rules::{ClassId, ClassRules, HandOver, InvalidRules, Rules};
+use super::totals::{Account, Totals};
 
-/// The right to hold one slot. Only [`Ledger`] makes it, and it ends by [`Ledger::release`] or
-/// [`Ledger::release_all`].
+/// The right to hold one slot. Only [`Ledger`] makes it, and it ends by [`Ledger::release`].
 #[must_use = "a hold that is not released is a slot lost for ever"]
 #[derive(Debug, PartialEq, Eq)]
 pub struct Hold {
@@ -180,6 +182,7 @@ struct Class<W> {
     holds: Holds,
     queue: Queue<W>,
     estimate: HoldEstimate,
+    account: Account,
 }
 
 impl<W> Class<W> {
@@ -190,7 +193,16 @@ impl<W> Class<W> {
             holds: Holds::with_capacity(rules.max),
             queue: Queue::new(),
             estimate: HoldEstimate::default(),
+            account: Account::default(),
         }
+    }
+
+    fn leave_all(&mut self, now: Duration) -> impl Iterator<Item = W> {
+        std::iter::from_fn(move || {
+            let (waiter, _) = self.queue.pop(now)?;
+            self.account.leave();
+            Some(waiter)
+        })
     }
 
     fn lack(&self) -> u32 {
@@ -203,51 +215,6 @@ impl<W> Class<W> {
 
     fn expected_hold(&self, now: Duration) -> Option<Duration> {
         self.estimate.expected(self.holds.mean_age(now), now)
-    }
-
-    /// Expected wait behind `ahead` others: with n slots one comes free every hold / n.
-    /// A borrower can count only on what it has: n = max(reserved, used).
-    fn expected_wait(&self, ahead: u32, now: Duration) -> Option<Duration> {
-        let hold = nanos(self.expected_hold(now)?);
-        let slots = self.rules.reserved.max(self.used).max(1);
-        let wait = u128::from(hold) * (u128::from(ahead) + 1) / u128::from(slots);
-        Some(Duration::from_nanos(
-            u64::try_from(wait).unwrap_or(u64::MAX),
-        ))
-    }
-
-    /// When it is worth to come back: when everyone who waits, and one more, can be expected to have
-    /// had a slot, and not before the oldest hold can be expected to have ended. (Holds that began
-    /// together end together; counting on an even flow, the first slot would be promised too early.)
-    fn retry_after(&self, now: Duration) -> Option<Duration> {
-        // The age of young holds says nothing of when they end.
-        if !self.estimate.has_evidence() {
-            return None;
-        }
-        let oldest = self.holds.oldest(now).map_or(Duration::ZERO, |h| h.age);
-        let first = self.expected_hold(now)?.saturating_sub(oldest);
-        Some(self.expected_wait(self.waiting(), now)?.max(first))
-    }
-
-    fn check_patience(&self, patience: Patience, now: Duration) -> Result<(), Cause> {
-        let Some(expected_hold) = self.expected_hold(now) else {
-            return Ok(());
-        };
-        let Some(expected_wait) = self.expected_wait(self.waiting(), now) else {
-            return Ok(());
-        };
-        let short = |left| Cause::DeadlineTooShort {
-            expected_wait,
-            expected_hold,
-            left,
-        };
-        if expected_wait > patience.wait {
-            return Err(short(patience.wait));
-        }
-        match patience.work {
-            Some(left) if expected_wait.saturating_add(expected_hold) > left => Err(short(left)),
-            _ => Ok(()),
-        }
     }
 }
 
@@ -326,7 +293,7 @@ impl<W> Ledger<W> {
     /// As [`admit`](Self::admit), for a caller elsewhere, when `returning` of the slots that `class`
     /// holds are about to be released: callers for whom such a slot is there wait for it, whatever
     /// the bound of the queue and however long a hold lasts. It is as good as free, and to refuse
-    /// them would be untrue.
+    /// them would be untrue. (Not so for slots that the class has borrowed: they may go to another.)
     ///
     /// # Panics
     /// If `class` is not a class of this budget.
@@ -362,12 +329,16 @@ impl<W> Ledger<W> {
         if let Some(hold) = self.try_admit_for(by, class, now) {
             return Admission::Granted(hold);
         }
-        if self.classes[class.0].waiting() < returning {
-            return Admission::Queued(self.enqueue(class, by, waiter()));
+        let is_coming = self.classes[class.0].waiting() < returning;
+        if is_coming && self.keeps_what_it_gives_back(class) {
+            return Admission::Queued(self.enqueue(class, by, now, waiter()));
         }
         match self.may_queue(class, now, patience) {
-            Ok(()) => Admission::Queued(self.enqueue(class, by, waiter())),
-            Err(refusal) => Admission::Refused(refusal),
+            Ok(()) => Admission::Queued(self.enqueue(class, by, now, waiter())),
+            Err(refusal) => {
+                self.classes[class.0].account.refuse(&refusal.cause);
+                Admission::Refused(refusal)
+            }
         }
     }
 
@@ -391,54 +362,28 @@ impl<W> Ledger<W> {
         free.then(|| self.grant(class, by, now))
     }
 
+    /// Counts a caller to whom [`try_admit`](Self::try_admit) gave nothing, and who would have used a slot.
+    /// (Whoever only looks whether there is one is no call that was refused.)
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    pub fn turn_away(&mut self, class: ClassId) {
+        self.classes[class.0].account.turn_away();
+    }
+
     /// Gives a slot back. If that lets a waiter in, it is granted the slot in the same step (5).
     ///
     /// # Panics
     /// May panic if `hold` is of another ledger.
     #[inline]
     pub fn release(&mut self, hold: Hold, now: Duration) -> Option<Grant<W>> {
-        self.end(&hold, now);
-        self.hand_over(now)
-    }
-
-    /// Gives back slots whose holds end at the same instant, and then grants what came free: the
-    /// invariants hold at its end, and the hand-over order sees all of the slots at once.
-    ///
-    /// Released one by one, the first of them would go to whoever is named then, although a later
-    /// one decides otherwise. Slots that come back as they come need only [`release`](Self::release).
-    ///
-    /// # Panics
-    /// May panic if one of the `holds` is of another ledger.
-    ///
-    /// # Examples
-    /// ```
-    /// use std::time::Duration;
-    /// use partitioned_pool::admission::{Admission, ClassId, Ledger, Patience, Rules};
-    ///
-    /// let mut ledger = Ledger::new(Rules::fixed(2, 2))?;
-    /// let (class, patience) = (ClassId::new(0), Patience::wait(Duration::from_secs(1)));
-    /// let mut held = Vec::new();
-    /// for caller in 1..=3 {
-    ///     match ledger.admit(class, Duration::ZERO, patience, || caller) {
-    ///         Admission::Granted(hold) => held.push(hold),
-    ///         Admission::Queued(_) => assert_eq!(caller, 3),
-    ///         Admission::Refused(refusal) => panic!("{refusal:?}"),
-    ///     }
-    /// }
-    /// let grants = ledger.release_all(held, Duration::from_millis(40));
-    /// assert_eq!(grants.len(), 1);
-    /// assert_eq!((grants[0].waiter, ledger.used()), (3, 1));
-    /// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
-    /// ```
-    pub fn release_all(
-        &mut self,
-        holds: impl IntoIterator<Item = Hold>,
-        now: Duration,
-    ) -> Vec<Grant<W>> {
-        for hold in holds {
-            self.end(&hold, now);
+        if self.take_back(&hold) {
+            let class = &mut self.classes[hold.id.class.0];
+            let length = now.saturating_sub(hold.since);
+            class.estimate.record(length, now);
+            class.account.end(length);
         }
-        std::iter::from_fn(|| self.grant_next(now)).collect()
+        self.hand_over(now)
     }
 
     /// Gives a slot back that nobody has used: its waiter had left when it was granted. As
@@ -448,7 +393,10 @@ impl<W> Ledger<W> {
     /// May panic if `hold` is of another ledger.
     #[inline]
     pub fn pass_on(&mut self, hold: Hold, now: Duration) -> Option<Grant<W>> {
-        self.take_back(&hold);
+        if self.take_back(&hold) {
+            let account = &mut self.classes[hold.id.class.0].account;
+            account.cross(now.saturating_sub(hold.since));
+        }
         self.hand_over(now)
     }
 
@@ -457,7 +405,10 @@ impl<W> Ledger<W> {
     pub fn revoke(&mut self, id: HoldId, now: Duration) -> Option<Grant<W>> {
         let since = self.classes[id.class.0].holds.revoke(id.key, id.seq)?;
         self.one_less(id.class);
-        self.record(id.class, since, now);
+        let class = &mut self.classes[id.class.0];
+        let length = now.saturating_sub(since);
+        class.estimate.record(length, now);
+        class.account.take_away(length);
         self.hand_over(now)
     }
 
@@ -471,30 +422,11 @@ impl<W> Ledger<W> {
     }
 
     #[inline]
-    fn record(&mut self, class: ClassId, since: Duration, now: Duration) {
-        let length = now.saturating_sub(since);
-        self.classes[class.0].estimate.record(length, now);
-    }
-
-    #[inline]
-    fn end(&mut self, hold: &Hold, now: Duration) {
-        if self.take_back(hold) {
-            self.record(hold.class(), hold.since, now);
-        }
-    }
-
-    #[inline]
     fn hand_over(&mut self, now: Duration) -> Option<Grant<W>> {
-        let grant = self.grant_next(now)?;
-        debug_assert!(self.next_class().is_none(), "bug: one slot, two admissible");
-        Some(grant)
-    }
-
-    #[inline]
-    fn grant_next(&mut self, now: Duration) -> Option<Grant<W>> {
         let class = self.next_class()?;
-        let (waiter, by) = self.classes[class.0].queue.pop()?;
+        let (waiter, by) = self.classes[class.0].queue.pop(now)?;
         let hold = self.grant(class, by, now);
+        debug_assert!(self.next_class().is_none(), "bug: one slot, two admissible");
         Some(Grant { waiter, hold })
     }
 
@@ -503,17 +435,17 @@ impl<W> Ledger<W> {
     ///
     /// # Panics
     /// May panic if `ticket` is of another ledger.
-    pub fn leave(&mut self, ticket: Ticket) -> Option<W> {
-        let queue = &mut self.classes[ticket.class.0].queue;
-        queue.remove(ticket.key, ticket.seq)
+    pub fn leave(&mut self, ticket: Ticket, now: Duration) -> Option<W> {
+        let class = &mut self.classes[ticket.class.0];
+        let waiter = class.queue.remove(ticket.key, ticket.seq, now)?;
+        class.account.leave();
+        Some(waiter)
     }
 
     /// Takes every waiter out, oldest first inside a class.
-    pub fn leave_all(&mut self) -> Vec<W> {
-        let queues = self.classes.iter_mut().map(|class| &mut class.queue);
-        queues
-            .flat_map(|queue| std::iter::from_fn(|| Some(queue.pop()?.0)))
-            .collect()
+    pub fn leave_all(&mut self, now: Duration) -> Vec<W> {
+        let classes = self.classes.iter_mut();
+        classes.flat_map(|class| class.leave_all(now)).collect()
     }
 
     /// What `class` looks like now.
@@ -522,15 +454,52 @@ impl<W> Ledger<W> {
     /// If `class` is not a class of this budget.
     #[must_use]
     pub fn figures(&self, class: ClassId, now: Duration) -> Figures {
-        let class = &self.classes[class.0];
+        let c = &self.classes[class.0];
         Figures {
-            used: class.used,
-            waiting: class.waiting(),
-            oldest_holds: class.holds.oldest_few(now),
-            expected_hold: class.expected_hold(now),
-            expected_wait: class.expected_wait(class.waiting(), now),
-            retry_after: class.retry_after(now),
+            used: c.used,
+            waiting: c.waiting(),
+            oldest_holds: c.holds.oldest_few(now),
+            expected_hold: c.expected_hold(now),
+            expected_wait: self.expected_wait(class, now),
+            retry_after: self.retry_after(class, now),
         }
+    }
+
+    /// What `class` has been through until `now`.
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use partitioned_pool::admission::{ClassId, Ledger, Rules};
+    ///
+    /// let mut ledger = Ledger::<()>::new(Rules::fixed(2, 0))?;
+    /// let (class, ms) = (ClassId::new(0), Duration::from_millis(1));
+    /// let first = ledger.try_admit(class, 10 * ms).expect("a slot is free");
+    /// let _second = ledger.try_admit(class, 30 * ms).expect("a slot is free");
+    /// ledger.release(first, 50 * ms);
+    ///
+    /// let totals = ledger.totals(class, 60 * ms);
+    /// assert_eq!((totals.granted, totals.ended, totals.most_used), (2, 1, 2));
+    /// assert_eq!((totals.ended_time, totals.held_time), (40 * ms, 70 * ms));
+    /// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
+    /// ```
+    #[must_use]
+    pub fn totals(&self, class: ClassId, now: Duration) -> Totals {
+        let class = &self.classes[class.0];
+        class.account.totals(&class.holds, &class.queue, now)
+    }
+
+    /// From now on, [`Totals::most_used`] and [`Totals::most_waiting`] of `class` are those of a new time.
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    pub fn restart_peaks(&mut self, class: ClassId) {
+        let class = &mut self.classes[class.0];
+        class.account.restart_peak(class.used);
+        class.queue.restart_peak();
     }
 
     /// Slots held by all classes together.
@@ -559,18 +528,18 @@ impl<W> Ledger<W> {
         let checked = if full {
             Err(Cause::QueueFull)
         } else {
-            c.check_patience(patience, now)
+            self.check_patience(class, patience, now)
         };
         checked.map_err(|cause| Refusal {
             cause,
-            retry_after: c.retry_after(now),
+            retry_after: self.retry_after(class, now),
         })
     }
 
-    fn enqueue(&mut self, class: ClassId, by: CallSite, waiter: W) -> Ticket {
+    fn enqueue(&mut self, class: ClassId, by: CallSite, now: Duration, waiter: W) -> Ticket {
         let seq = self.next_seq;
         self.next_seq += 1;
-        let key = self.classes[class.0].queue.push(waiter, by, seq);
+        let key = self.classes[class.0].queue.push(waiter, by, seq, now);
         Ticket { class, key, seq }
     }
 
@@ -583,6 +552,7 @@ impl<W> Ledger<W> {
         self.lack -= before - c.lack();
         let (key, seq) = c.holds.begin(now, by);
         c.estimate.begin(now);
+        c.account.begin(c.used);
         Hold {
             id: HoldId { class, key, seq },
             since: now,

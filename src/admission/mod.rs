@@ -10,8 +10,10 @@ mod holds;
 mod ledger;
 mod queue;
 mod rules;
+mod totals;
 
 pub use ledger::{
     Admission, Cause, Figures, Grant, Hold, HoldId, Ledger, Patience, Refusal, Ticket,
 };
 pub use rules::{ClassId, ClassRules, HandOver, InvalidRules, Rules};
+pub use totals::Totals;

@@ -21,7 +21,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::admission::{
-    ClassId, Figures, Hold, HoldId, InvalidRules, Ledger, Patience, Refusal, Rules, Ticket,
+    ClassId, Figures, Hold, HoldId, InvalidRules, Ledger, Patience, Refusal, Rules, Ticket, Totals,
 };
 use crate::status::{CallSite, Holder};
 use crate::sync::{Arc, Clock, Mutex, MutexGuard, PoisonError};
@@ -228,6 +228,37 @@ impl<S: Stock> Bulkhead<S> {
         self.shared.lock().ledger.figures(class, now)
     }
 
+    /// What `class` has been through until now.
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    #[must_use]
+    pub fn totals(&self, class: ClassId) -> Totals {
+        let now = self.shared.clock.now();
+        self.shared.lock().ledger.totals(class, now)
+    }
+
+    /// The same, and the peaks of a new time begin.
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    #[must_use]
+    pub fn take_totals(&self, class: ClassId) -> Totals {
+        let now = self.shared.clock.now();
+        let ledger = &mut self.shared.lock().ledger;
+        let totals = ledger.totals(class, now);
+        ledger.restart_peaks(class);
+        totals
+    }
+
+    /// Counts a caller to whom [`try_acquire`](Self::try_acquire) gave nothing, and who would have used a slot.
+    ///
+    /// # Panics
+    /// If `class` is not a class of this budget.
+    pub fn turn_away(&self, class: ClassId) {
+        self.shared.lock().ledger.turn_away(class);
+    }
+
     /// Slots held by all classes together.
     #[must_use]
     pub fn used(&self) -> u32 {
@@ -267,7 +298,8 @@ impl<S: Stock> Bulkhead<S> {
 
     /// Grants nothing from now on and tells everyone who waits. Slots that are held stay held.
     pub fn close(&self) {
-        let wakes = self.shared.lock().close();
+        let now = self.shared.clock.now();
+        let wakes = self.shared.lock().close(now);
         wakes.wake();
     }
 
@@ -393,7 +425,8 @@ impl<S: Stock> Waiting<S> {
 
     fn go(&mut self) -> Option<S::Item> {
         let (ticket, cell) = self.place.take()?;
-        let answer = self.shared.lock().leave(ticket, cell);
+        let now = self.shared.clock.now();
+        let answer = self.shared.lock().leave(ticket, cell, now);
         match answer {
             Cell::Granted(hold, item) => self.shared.finish(hold, item, EndOfHold::Crossed),
             Cell::Waiting(_) | Cell::Closed => None,

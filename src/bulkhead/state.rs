@@ -195,19 +195,19 @@ impl<S: Stock> State<S> {
     }
 
     /// Ends a wait. What was granted in that moment is in the cell and must be passed on.
-    pub(super) fn leave(&mut self, ticket: Ticket, key: usize) -> Cell<S::Item> {
+    pub(super) fn leave(&mut self, ticket: Ticket, key: usize, now: Duration) -> Cell<S::Item> {
         let cell = self.cells.remove(key);
         if let Cell::Waiting(_) = cell {
-            let left = self.ledger.leave(ticket);
+            let left = self.ledger.leave(ticket, now);
             debug_assert_eq!(left, Some(key));
         }
         cell
     }
 
-    pub(super) fn close(&mut self) -> Wakes {
+    pub(super) fn close(&mut self, now: Duration) -> Wakes {
         self.closed = true;
         let mut wakes = Wakes::default();
-        for cell in self.ledger.leave_all() {
+        for cell in self.ledger.leave_all(now) {
             if let Cell::Waiting(waker) = mem::replace(&mut self.cells[cell], Cell::Closed) {
                 wakes.more.extend(waker);
             }

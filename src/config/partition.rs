@@ -209,7 +209,7 @@ impl PartitionConfig {
     /// The longest that a caller may keep a connection. Then its query is cancelled and the connection taken
     /// away: the slot is free for others, and what the late owner does with the connection fails with the
     /// driver's "connection closed". It is kept on the client's side, so it also holds when the network is cut.
-    /// Looked at once a second; many are ended one after the other, the oldest first, ten a second. Default: off.
+    /// Looked at once a second; many are ended one after the other, the oldest first, ten a second in each partition. Default: off.
     #[must_use]
     pub fn max_hold(mut self, limit: impl Into<Limit>) -> Self {
         self.max_hold = Some(limit.into());

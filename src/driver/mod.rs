@@ -113,7 +113,7 @@ pub trait Driver: Manager<Type: Send, Error: Send> + Sized + 'static {
 
     /// Whether [`reset`](Self::reset) makes a connection that `other` has opened one that this driver could
     /// have opened: the same server, role and database, and nothing else that is settled when connecting.
-    /// Always so for a driver and itself.
+    /// Always so for a driver and itself; and whoever can dress for another can be dressed by it, too.
     fn can_dress(&self, other: &Self) -> bool;
 
     /// What the guard derefs to.

@@ -11,6 +11,8 @@ pub struct Refused {
     pub queue_full: u64,
     /// The expected wait was too long for the caller.
     pub deadline_too_short: u64,
+    /// No slot was free, and the caller would not wait.
+    pub no_free_slot: u64,
     /// The caller waited as long as it could, and left.
     pub wait_timeout: u64,
 }
@@ -25,7 +27,7 @@ impl Refused {
     /// Those that were told at once.
     #[must_use]
     pub const fn at_once(&self) -> u64 {
-        self.queue_full + self.deadline_too_short
+        self.queue_full + self.deadline_too_short + self.no_free_slot
     }
 }
 
@@ -33,6 +35,7 @@ impl AddAssign for Refused {
     fn add_assign(&mut self, other: Self) {
         self.queue_full += other.queue_full;
         self.deadline_too_short += other.deadline_too_short;
+        self.no_free_slot += other.no_free_slot;
         self.wait_timeout += other.wait_timeout;
     }
 }

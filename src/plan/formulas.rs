@@ -64,6 +64,22 @@ impl Rate {
         self.0
     }
 
+    /// So many percent of it, rounded down to a millionth.
+    #[must_use]
+    pub fn percent(self, percent: u32) -> Self {
+        let millionths = u128::from(self.0) * u128::from(percent) / 100;
+        Self(u64::try_from(millionths).unwrap_or(u64::MAX))
+    }
+
+    /// The part of each of `replicas` that share it evenly, rounded up to a millionth; all of it for none.
+    #[must_use]
+    pub const fn divided(self, replicas: u32) -> Self {
+        match replicas {
+            0 => self,
+            n => Self(self.0.div_ceil(n as u64)),
+        }
+    }
+
     /// What is left of it after `other`; not below 0.
     #[must_use]
     pub const fn saturating_sub(self, other: Self) -> Self {
@@ -94,11 +110,28 @@ impl fmt::Display for Rate {
 /// ```
 #[must_use]
 pub fn slots(rate: Rate, hold: Duration, headroom_percent: u32) -> u32 {
-    let load = u128::from(rate.0).saturating_mul(hold.as_nanos());
-    let slots = load
-        .saturating_mul(headroom_percent.into())
-        .div_ceil(PER_CALL * 100);
-    u32::try_from(slots).unwrap_or(u32::MAX)
+    slots_together([(rate, hold, headroom_percent)])
+}
+
+/// As [`slots`], for several flows that share them: rounded up once.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::plan::formulas::{Rate, slots, slots_together};
+///
+/// let small = (Rate::of(1), Duration::from_millis(400), 100);
+/// assert_eq!(slots(small.0, small.1, small.2) * 2, 2);
+/// assert_eq!(slots_together([small, small]), 1);
+/// ```
+#[must_use]
+pub fn slots_together(flows: impl IntoIterator<Item = (Rate, Duration, u32)>) -> u32 {
+    let load = |(rate, hold, percent): (Rate, Duration, u32)| {
+        let load = u128::from(rate.0).saturating_mul(hold.as_nanos());
+        load.saturating_mul(percent.into())
+    };
+    let load = flows.into_iter().map(load).fold(0, u128::saturating_add);
+    u32::try_from(load.div_ceil(PER_CALL * 100)).unwrap_or(u32::MAX)
 }
 
 /// The mean number of calls in flight, `rate x hold`, in erlangs: Little's law without rounding.
@@ -338,6 +371,15 @@ mod tests {
             assert!(slots == 1 || mmck(slots - 1, queue, erlangs).refused > 0.01);
         }
         assert_eq!(slots_for_loss(1e9, 0, 0.01), None);
+    }
+
+    #[test]
+    fn rates_are_scaled_and_shared() {
+        assert_eq!(Rate::of(200).percent(150), Rate::of(300));
+        assert_eq!(Rate::of(1).divided(3), Rate(333_334));
+        assert_eq!(Rate::of(4000).divided(20), Rate::of(200));
+        assert_eq!(Rate::of(4).divided(0), Rate::of(4));
+        assert_eq!(Rate(u64::MAX).percent(u32::MAX), Rate(u64::MAX));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //!   [`Ledger`](crate::admission::Ledger) that runs in the pool. What is simulated and what the pool does
 //!   cannot drift apart.
 //! - [`mod@reference`]: two published models, with every setting open, and their published figures.
+//! - [`planner`]: sizes for a service, each with its reason, and what is wrong with sizes that are given.
 //! - [`diagnosis`]: what is wrong with a partition, from its figures over a window, live or simulated.
 //!
 //! All of it is pure: no clock, no runtime, no files. The same input gives the same result on every
@@ -15,6 +16,7 @@ pub mod diagnosis;
 mod figures;
 pub mod formulas;
 mod number;
+pub mod planner;
 pub mod reference;
 pub mod simulator;
 

@@ -30,13 +30,13 @@ type Outcome<D> = Result<Connection<D>, AcquireError>;
 
 /// How much time a call has, and how much of it went where.
 #[derive(Clone, Copy)]
-struct Budget {
+struct Timing {
     started: Instant,
     deadline: Instant,
     waited: Duration,
 }
 
-impl Budget {
+impl Timing {
     fn limit(&self) -> Duration {
         self.deadline.saturating_duration_since(self.started)
     }
@@ -75,7 +75,11 @@ impl<D: Driver> Core<D> {
     pub(super) async fn try_acquire(self: &Arc<Self>, by: CallSite) -> Outcome<D> {
         let call = Call::new(&self.watch);
         let wait = self.settings.acquire_timeout;
-        call.end(self.complete_free(by, wait).await)
+        let outcome = self.complete_free(by, wait).await;
+        if outcome.as_ref().is_err_and(has_no_free_slot) {
+            self.bulkhead.turn_away(self.class);
+        }
+        call.end(outcome)
     }
 
     /// The same for ourselves: no observer hears of it.
@@ -99,6 +103,12 @@ impl<D: Driver> Core<D> {
             None => return Err(self.rejection(Reason::NoFreeSlot, Duration::ZERO)),
         };
         self.complete(request, limit).await
+    }
+
+    /// An idle connection for ourselves, if there is one. It may wear the dress of another partition.
+    pub(super) fn try_idle(self: &Arc<Self>, by: CallSite) -> Option<Connection<D>> {
+        let (permit, link) = self.bulkhead.try_acquire_for(by, self.class)?;
+        Some(Connection::new(Arc::clone(self), permit, link?))
     }
 
     /// Acquires for ourselves: no observer hears of it.
@@ -148,20 +158,20 @@ impl<D: Driver> Core<D> {
         limit: Duration,
     ) -> Result<(Connection<D>, Duration), AcquireError> {
         let started = Instant::now();
-        let mut budget = Budget {
+        let mut timing = Timing {
             started,
             deadline: started + limit,
             waited: Duration::ZERO,
         };
-        let (mut permit, mut link) = self.slot(request, &mut budget).await?;
+        let (mut permit, mut link) = self.slot(request, &mut timing).await?;
         loop {
             let found = match link.take() {
                 Some(link) => link,
-                None => self.seek(&permit, &budget).await?,
+                None => self.seek(&permit, &timing).await?,
             };
             let connection = Connection::new(Arc::clone(self), permit, found);
-            match self.examine(connection, &budget).await? {
-                Ok(connection) => return Ok((connection, budget.waited)),
+            match self.examine(connection, &timing).await? {
+                Ok(connection) => return Ok((connection, timing.waited)),
                 Err(slot) => permit = slot,
             }
         }
@@ -170,7 +180,7 @@ impl<D: Driver> Core<D> {
     async fn slot(
         self: &Arc<Self>,
         request: RequestOf<D>,
-        budget: &mut Budget,
+        timing: &mut Timing,
     ) -> Result<(Slot<D>, Option<LinkOf<D>>), AcquireError> {
         let waiting = match request {
             Request::Granted(permit, link) => return Ok((permit, link)),
@@ -182,12 +192,12 @@ impl<D: Driver> Core<D> {
             core: self,
             waiting: Some(waiting),
         };
-        let outcome = timeout_at(budget.deadline, waiting).await;
-        budget.waited = budget.started.elapsed();
+        let outcome = timeout_at(timing.deadline, waiting).await;
+        timing.waited = timing.started.elapsed();
         match outcome {
             Ok(Ok(granted)) => Ok(granted),
-            Ok(Err(_closed)) => Err(self.rejection(Reason::Closed, budget.waited)),
-            Err(_elapsed) => Err(self.rejection(Reason::WaitTimeout, budget.waited)),
+            Ok(Err(_closed)) => Err(self.rejection(Reason::Closed, timing.waited)),
+            Err(_elapsed) => Err(self.rejection(Reason::WaitTimeout, timing.waited)),
         }
     }
 
@@ -195,12 +205,12 @@ impl<D: Driver> Core<D> {
     async fn seek(
         self: &Arc<Self>,
         permit: &Slot<D>,
-        budget: &Budget,
+        timing: &Timing,
     ) -> Result<LinkOf<D>, AcquireError> {
         let hold = permit.hold().expect("bug: a permit without a slot");
         let (key, patient) = match self.bulkhead.with_stock(|s| s.seek(hold)) {
             Seek::Idle(link) => return Ok(link),
-            Seek::Closed => return Err(self.rejection(Reason::Closed, budget.waited)),
+            Seek::Closed => return Err(self.rejection(Reason::Closed, timing.waited)),
             Seek::Seeking { key, patient } => (key, patient),
         };
         let mut seeking = Seeking {
@@ -211,19 +221,26 @@ impl<D: Driver> Core<D> {
             if patient && let Ok(found) = timeout(PATIENCE, &mut seeking).await {
                 return found;
             }
-            self.bulkhead.with_stock(|s| s.lose_patience(key));
+            self.bulkhead
+                .with_stock(|s| s.lose_patience(self.class, key));
             self.open_due(0);
             seeking.await
         };
-        match timeout_at(budget.deadline, found).await {
-            Ok(Ok(link)) => Ok(link),
-            Ok(Err(Trouble::Closed)) => Err(self.rejection(Reason::Closed, budget.waited)),
+        match timeout_at(timing.deadline, found).await {
+            Ok(Ok(link)) => {
+                if link.dress != Some(self.class) {
+                    // What was taken over may leave room for others.
+                    self.open_due(0);
+                }
+                Ok(link)
+            }
+            Ok(Err(Trouble::Closed)) => Err(self.rejection(Reason::Closed, timing.waited)),
             Ok(Err(Trouble::Failed(failure))) => Err(AcquireError::Failed {
                 partition: self.settings.name.clone(),
                 phase: Phase::Connect,
                 failure,
             }),
-            Err(_elapsed) => Err(self.timed_out(Phase::Connect, budget)),
+            Err(_elapsed) => Err(self.timed_out(Phase::Connect, timing)),
         }
     }
 
@@ -232,7 +249,7 @@ impl<D: Driver> Core<D> {
     async fn examine(
         &self,
         mut connection: Connection<D>,
-        budget: &Budget,
+        timing: &Timing,
     ) -> Result<Result<Connection<D>, Slot<D>>, AcquireError> {
         if connection.is_fresh() {
             return Ok(Ok(connection));
@@ -241,27 +258,30 @@ impl<D: Driver> Core<D> {
             (Phase::Validate, Ok(false))
         } else if connection.is_dressed() {
             let lives = connection.validate();
-            (Phase::Validate, timeout_at(budget.deadline, lives).await)
+            (Phase::Validate, timeout_at(timing.deadline, lives).await)
         } else {
             let dressed = connection.dress();
-            (Phase::Connect, timeout_at(budget.deadline, dressed).await)
+            (Phase::Connect, timeout_at(timing.deadline, dressed).await)
         };
         match good {
             Ok(true) => Ok(Ok(connection)),
+            Ok(false) if self.bulkhead.is_closed() => {
+                Err(self.rejection(Reason::Closed, timing.waited))
+            }
             // Its slot may be somebody else's by now.
-            Ok(false) if connection.taken_after().is_some() => Err(self.timed_out(phase, budget)),
+            Ok(false) if connection.taken_after().is_some() => Err(self.timed_out(phase, timing)),
             Ok(false) => Ok(Err(connection.into_slot())),
-            Err(_elapsed) => Err(self.timed_out(phase, budget)),
+            Err(_elapsed) => Err(self.timed_out(phase, timing)),
         }
     }
 
-    fn timed_out(&self, phase: Phase, budget: &Budget) -> AcquireError {
+    fn timed_out(&self, phase: Phase, timing: &Timing) -> AcquireError {
         AcquireError::TimedOut {
             partition: self.settings.name.clone(),
             phase,
-            limit: budget.limit(),
-            waited: budget.waited,
-            failure: self.bulkhead.with_stock(|s| s.trouble()),
+            limit: timing.limit(),
+            waited: timing.waited,
+            failure: self.bulkhead.with_stock(|s| s.trouble(self.class)),
         }
     }
 
@@ -312,6 +332,12 @@ impl<D: Driver> Core<D> {
             retry_after: (reason != Reason::Closed).then(|| retry_after.unwrap_or(fallback)),
         }))
     }
+}
+
+fn has_no_free_slot(error: &AcquireError) -> bool {
+    error
+        .rejection()
+        .is_some_and(|rejection| rejection.reason == Reason::NoFreeSlot)
 }
 
 /// A caller in the queue. Dropping it passes on what it was given, also where the store takes it back no
@@ -373,6 +399,7 @@ impl<D: Driver> Drop for Seeking<'_, D> {
         let seeker = self.core.bulkhead.with_stock(|s| s.stop_seeking(key));
         if let Seeker::Answered(Ok(link)) = seeker {
             self.core.offer(link);
+            self.core.open_due(0);
         }
     }
 }

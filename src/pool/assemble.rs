@@ -34,13 +34,26 @@ pub(super) fn partitions<D: Driver>(
             (*at, &settings.partitions[*at], driver)
         });
         for (at, core) in cores(budget, members.collect(), observer) {
-            partitions[at] = Some(Partition { core });
+            partitions[at] = Some(Partition::new(core));
         }
     }
     let all = partitions.into_iter();
-    Ok(all
+    let all: Vec<_> = all
         .map(|partition| partition.expect("bug: a partition in no budget"))
-        .collect())
+        .collect();
+    introduce(&all);
+    Ok(all)
+}
+
+/// Makes the partitions of each server known to each other.
+fn introduce<D: Driver>(partitions: &[Partition<D>]) {
+    for one in partitions {
+        let others = partitions.iter().filter(|other| {
+            one.endpoint().hosts == other.endpoint().hosts && !Arc::ptr_eq(&one.core, &other.core)
+        });
+        let others = others.map(|other| Arc::downgrade(&other.core));
+        one.core.introduce(others.collect());
+    }
 }
 
 /// A driver for each partition.

@@ -19,7 +19,7 @@ pub(super) struct Budget<D: Driver> {
     bulkhead: Bulkhead<Store<ConnectionOf<D>>>,
     /// By class. They keep the budget, not the other way round.
     members: OnceLock<Vec<Weak<Core<D>>>>,
-    /// Told when a connection is known gone after the pool was closed.
+    /// Told when a connection is known gone.
     emptying: Notify,
 }
 
@@ -35,6 +35,7 @@ impl<D: Driver> Budget<D> {
             hand_over: settings.hand_over,
         };
         let classes = members.iter().map(|member| ClassOfStore {
+            reserved: member.0.reserved,
             max: member.0.max_connections.get(),
             wardrobe: wardrobe(member, members),
         });
@@ -82,20 +83,10 @@ impl<D: Driver> Budget<D> {
         self.members.get()?.get(class.index())?.upgrade()
     }
 
-    /// Some partition that is not gone.
-    pub(super) fn any_member(&self) -> Option<Arc<Core<D>>> {
-        self.members.get()?.iter().find_map(Weak::upgrade)
-    }
-
     /// Gives up a place.
     pub(super) fn give_up(&self, place: Place) {
-        let open = self.bulkhead.with_stock(|s| {
-            s.gone(place);
-            s.is_open()
-        });
-        if !open {
-            self.one_less();
-        }
+        drop(self.bulkhead.with_stock(|s| s.gone(place)));
+        self.one_less();
     }
 
     /// A connection is known gone.

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
 
 use tokio::time::timeout_at;
@@ -12,7 +11,6 @@ use crate::status::Holder;
 
 use super::core::Core;
 use super::deadline::Deadline;
-use super::store::Store;
 
 /// The last part of the time to close, in which what is still held is taken away: a fifth of it, but
 /// no more than this.
@@ -99,11 +97,7 @@ impl<D: Driver> Core<D> {
     /// Refuses everyone from now on and closes what is idle.
     pub(super) fn shut(self: &Arc<Self>) {
         self.bulkhead.close();
-        let seekers = self.bulkhead.with_stock(Store::close);
-        seekers.into_iter().for_each(Waker::wake);
-        while let Some(link) = self.bulkhead.with_stock(|s| s.take_last(self.class)) {
-            self.discard(link, None);
-        }
+        self.keep_nothing();
     }
 
     /// What is left when everything was given back and is gone, or at `deadline`.

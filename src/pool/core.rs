@@ -1,6 +1,6 @@
 //! One partition from the inside: what its connections do, and in which task.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use crate::observe::Watch;
 use crate::status::{Held, Holder, PartitionStatus};
 
 use super::budget::Budget;
+use super::history::History;
 use super::leaving::{Leaving, see_the_end};
 use super::opening::{Opening, Prober};
 use super::store::{After, Link, Place, Stage, Step, Store};
@@ -38,6 +39,10 @@ pub(super) struct Core<D: Driver> {
     pub(super) bulkhead: Bulkhead<Store<ConnectionOf<D>>>,
     pub(super) budget: Arc<Budget<D>>,
     pub(super) watch: Watch,
+    /// What it went through lately. Locked before the bulkhead, never after it.
+    pub(super) history: Mutex<History>,
+    /// The other partitions on the same server.
+    neighbours: OnceLock<Vec<Weak<Self>>>,
     runtime: Handle,
     upkeep: OnceLock<AbortHandle>,
 }
@@ -58,19 +63,55 @@ impl<D: Driver> Core<D> {
             bulkhead: budget.bulkhead().clone(),
             budget: Arc::clone(budget),
             watch,
+            history: Mutex::default(),
+            neighbours: OnceLock::new(),
             runtime,
             upkeep: OnceLock::new(),
         }
     }
 
+    /// Makes it known to the partitions on the same server.
+    pub(super) fn introduce(&self, neighbours: Vec<Weak<Self>>) {
+        // Set once, by the one that makes the pool.
+        let _ = self.neighbours.set(neighbours);
+    }
+
+    /// The other partitions on the same server that are not gone.
+    pub(super) fn neighbours(&self) -> impl Iterator<Item = Arc<Self>> {
+        self.neighbours
+            .get()
+            .into_iter()
+            .flatten()
+            .filter_map(Weak::upgrade)
+    }
+
     /// The boot is over: starts the task that keeps the partition up (it ends with the partition),
     /// and is patient with a database that is not there.
     pub(super) fn start(self: &Arc<Self>) {
-        self.bulkhead.with_stock(Store::be_patient);
+        self.bulkhead.with_stock(Store::retry);
+        self.begin_history();
         self.upkeep.get_or_init(|| {
             let upkeep = keep_up(Arc::downgrade(self));
             self.runtime.spawn(upkeep).abort_handle()
         });
+    }
+
+    /// Nobody can call any more: ends the upkeep, closes what is idle, and what is still in use when it comes
+    /// back.
+    pub(super) fn retire(self: &Arc<Self>) {
+        if let Some(upkeep) = self.upkeep.get() {
+            upkeep.abort();
+        }
+        self.keep_nothing();
+    }
+
+    /// Closes what is idle, and from now on whatever comes back.
+    pub(super) fn keep_nothing(self: &Arc<Self>) {
+        let seekers = self.bulkhead.with_stock(|s| s.close(self.class));
+        seekers.into_iter().for_each(Waker::wake);
+        while let Some(link) = self.bulkhead.with_stock(|s| s.take_last(self.class)) {
+            self.discard(link, None);
+        }
     }
 
     /// Does all that is due: for those who seek a connection, in whatever partition of the budget, and
@@ -153,7 +194,7 @@ impl<D: Driver> Core<D> {
 
     /// Sleeps for `pause`, and lets somebody probe then.
     pub(super) fn probe_after(self: &Arc<Self>, pause: Duration) {
-        let prober = Prober::new(&self.budget);
+        let prober = Prober::new(self);
         self.runtime.spawn(prober.sleep(pause));
     }
 
@@ -276,18 +317,4 @@ fn settled<D: Driver>(client: &D::Type) -> Readiness {
         readiness = D::readiness(client);
     }
     readiness
-}
-
-impl<D: Driver> Drop for Core<D> {
-    fn drop(&mut self) {
-        // With the last partition of a budget its connections are dropped. Else another closes them.
-        if let Some(heir) = self.budget.any_member() {
-            while let Some(link) = self.bulkhead.with_stock(|s| s.take_last(self.class)) {
-                heir.discard(link, None);
-            }
-        }
-        if let Some(upkeep) = self.upkeep.get() {
-            upkeep.abort();
-        }
-    }
 }

@@ -123,7 +123,7 @@ async fn ask<D: Driver>(
 }
 
 /// A connection to the same server as the same role, of whichever partition has one to spare: rather an open
-/// one than one to be opened, and never one for which somebody waits.
+/// one than one to be opened, never one for which somebody waits, and none for which another would be closed.
 async fn spare<D: Driver>(
     cores: &[&Arc<Core<D>>],
     of: &Core<D>,
@@ -136,6 +136,9 @@ async fn spare<D: Driver>(
         .filter(|core| core.driver.endpoint() == endpoint)
         .collect();
     cores.sort_by_cached_key(|core| Reverse(core.status().idle));
+    if let Some(connection) = cores.iter().find_map(|core| core.try_idle(by)) {
+        return Ok(connection);
+    }
     let mut refused = None;
     for core in cores {
         match core.try_acquire_unobserved(by, limit).await {

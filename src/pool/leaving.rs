@@ -122,6 +122,8 @@ impl<D: Driver> Leaving<D> {
         let mut seen = pin!(seen(core.driver.close(client)));
         if timeout(CLOSE_BOUND, &mut seen).await.is_err() {
             self.shift(Stage::Ghost);
+            // Who waits for its place waits for another one now.
+            core.open_due(0);
             let _ = timeout(GHOST_LINGER, seen).await;
         }
     }

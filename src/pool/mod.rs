@@ -7,6 +7,8 @@ mod closing;
 mod connection;
 mod core;
 mod deadline;
+mod diagnosing;
+mod history;
 mod holders;
 mod leaving;
 mod opening;
@@ -31,6 +33,7 @@ use closing::begin_to_take;
 pub use closing::{CloseReport, StillHeld, TakenAway};
 pub use connection::Connection;
 pub use deadline::Deadline;
+pub use diagnosing::{PartitionDiagnosis, PoolDiagnosis};
 pub use holders::{Holders, NotAsked};
 pub use partition::Partition;
 
@@ -133,6 +136,25 @@ impl<D: Driver> PartitionedPool<D> {
         PoolStatus {
             partitions: all().map(|core| core.status()).collect(),
             shared_budgets: budgets.filter_map(|core| core.budget.status()).collect(),
+        }
+    }
+
+    /// What is wrong with each partition, as [`Partition::diagnose`] says it.
+    ///
+    /// # Examples
+    /// ```
+    /// # use partitioned_pool::{PartitionedPool, TokioPostgres};
+    /// /// For an endpoint that only operators can reach: one line a partition, such as
+    /// ///
+    /// /// `transactional (last 60.5 s): too small: 35 of 1000 calls refused (35 queue full); ...`
+    /// async fn what_is_wrong(pool: &PartitionedPool<TokioPostgres>) -> String {
+    ///     pool.diagnose().to_string()
+    /// }
+    /// ```
+    #[must_use]
+    pub fn diagnose(&self) -> PoolDiagnosis {
+        PoolDiagnosis {
+            partitions: self.partitions().map(Partition::diagnose).collect(),
         }
     }
 

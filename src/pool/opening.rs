@@ -12,7 +12,6 @@ use crate::error::Failure;
 use crate::observe::Event;
 use crate::status::Seconds;
 
-use super::budget::Budget;
 use super::core::Core;
 use super::leaving::GHOST_LINGER;
 use super::store::{Place, Stage, Store};
@@ -90,10 +89,11 @@ impl<D: Driver> Opening<D> {
 
     /// Passes the failure on, has somebody probe after a while if nobody does, and tells the observer.
     fn pass_on(&self, failure: Failure, took: Duration) {
-        match self.core.opening_failed(failure.clone()) {
-            Some(pause) => self.core.probe_after(pause),
-            None => self.core.open_due(0),
+        if let Some(pause) = self.core.opening_failed(failure.clone()) {
+            self.core.probe_after(pause);
         }
+        // Perhaps somebody else may open now, or take over what is idle.
+        self.core.open_due(0);
         let failure = &failure;
         let event = Event::OpenFailed { took, failure };
         self.core.watch.tell_about(&event);
@@ -101,19 +101,18 @@ impl<D: Driver> Opening<D> {
 }
 
 /// The one that sleeps between two tries. However its sleep ends, somebody may open after it.
-pub(super) struct Prober<D: Driver>(Weak<Budget<D>>);
+pub(super) struct Prober<D: Driver>(Weak<Core<D>>);
 
 impl<D: Driver> Prober<D> {
-    /// It is the budget's: the partition whose opening failed may be gone when it wakes.
-    pub(super) fn new(budget: &Arc<Budget<D>>) -> Self {
-        Self(Arc::downgrade(budget))
+    pub(super) fn new(core: &Arc<Core<D>>) -> Self {
+        Self(Arc::downgrade(core))
     }
 
     pub(super) async fn sleep(self, pause: Duration) {
         sleep(pause).await;
-        let budget = self.0.upgrade();
+        let core = self.0.upgrade();
         drop(self);
-        if let Some(core) = budget.and_then(|budget| budget.any_member()) {
+        if let Some(core) = core {
             core.open_due(0);
         }
     }
@@ -121,8 +120,8 @@ impl<D: Driver> Prober<D> {
 
 impl<D: Driver> Drop for Prober<D> {
     fn drop(&mut self) {
-        if let Some(budget) = self.0.upgrade() {
-            budget.bulkhead().with_stock(Store::probe);
+        if let Some(core) = self.0.upgrade() {
+            core.bulkhead.with_stock(|s| s.probe(core.class));
         }
     }
 }

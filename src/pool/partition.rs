@@ -15,13 +15,31 @@ use crate::status::{CallSite, Held, PartitionStatus};
 use super::connection::Connection;
 use super::core::Core;
 use super::deadline::Deadline;
+use super::diagnosing::PartitionDiagnosis;
 
 /// A named class of work with connections of its own. Cloning it is cheap.
 pub struct Partition<D: Driver> {
     pub(super) core: Arc<Core<D>>,
+    user: Arc<User<D>>,
+}
+
+/// Somebody who may still call. With the last one the partition ends, whatever its own tasks still do.
+struct User<D: Driver>(Arc<Core<D>>);
+
+impl<D: Driver> Drop for User<D> {
+    fn drop(&mut self) {
+        self.0.retire();
+    }
 }
 
 impl<D: Driver> Partition<D> {
+    pub(super) fn new(core: Arc<Core<D>>) -> Self {
+        Self {
+            user: Arc::new(User(Arc::clone(&core))),
+            core,
+        }
+    }
+
     /// Acquires a connection within the partition's `acquire_timeout`, which runs over waiting for a
     /// slot, opening a connection and checking it together.
     ///
@@ -188,6 +206,40 @@ impl<D: Driver> Partition<D> {
         self.core.holders()
     }
 
+    /// What is wrong with it, from its figures of the last minute; the rules are those of
+    /// [`plan::diagnosis`](crate::plan::diagnosis). Asks nobody, waits for nothing, and may be called at any time.
+    ///
+    /// - The window is the last minute: to the second of the regular look at the partition, so that it is up to
+    ///   a second longer. A pool that is younger is judged by all there is, which in its first seconds is little:
+    ///   the window says how long it is. A slot is not called leaking before it was held for a whole window.
+    /// - What a hold lasted before is the median over the minutes of the last hour: of each, the mean of the holds
+    ///   that ended, if at least [`FEWEST`](crate::plan::diagnosis::FEWEST) did. Minutes in which more than a few calls
+    ///   were refused do not count. So an incident that refuses nobody becomes what is normal when
+    ///   it has lasted for half of the time that is known; until two minutes after the start nothing is known,
+    ///   and nothing is called slow.
+    /// - A caller that left the queue, for its timeout or its own reasons, counts as one that waited
+    ///   too long; one to whom [`try_acquire`](Self::try_acquire) gave nothing as refused. A call that came with
+    ///   its deadline passed does not count: no size would have helped it.
+    /// - Neighbours are the other partitions with the same hosts in their URLs, in whatever budget. Their refusals
+    ///   count for a second in which this one had reserved slots to spare all the time.
+    ///
+    /// # Examples
+    /// ```
+    /// # use partitioned_pool::{Partition, TokioPostgres};
+    /// use partitioned_pool::plan::diagnosis::Finding;
+    ///
+    /// fn warn(checkout: &Partition<TokioPostgres>) {
+    ///     let diagnosis = checkout.diagnose();
+    ///     if diagnosis.finding() != Finding::Healthy {
+    ///         eprintln!("{diagnosis}");
+    ///     }
+    /// }
+    /// ```
+    #[must_use]
+    pub fn diagnose(&self) -> PartitionDiagnosis {
+        self.core.diagnose()
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -226,6 +278,7 @@ impl<D: Driver> Clone for Partition<D> {
     fn clone(&self) -> Self {
         Self {
             core: Arc::clone(&self.core),
+            user: Arc::clone(&self.user),
         }
     }
 }

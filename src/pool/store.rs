@@ -8,19 +8,26 @@
 //! 1. `opening + idle + used + returning + closing + ghosts <= capacity`, always, and for each class
 //!    `<= max`: a [`Place`] is made before a connection is opened and ends when its backend is known
 //!    gone.
-//! 2. A caller with a slot and without a connection is a seeker. While a class has more seekers than
-//!    openings and a place is free, an opening is due.
-//! 3. A connection that comes free goes to the seeker of its class that has waited longest, else to the
+//! 2. `capacity - all connections >= sum over the classes of max(0, reserved - connections)`: what a
+//!    class has open, or leaves behind as ghosts, never takes the place that another has reserved.
+//! 3. A caller with a slot and without a connection is a seeker. While a class has more seekers than
+//!    openings and may open one (a place is free, 2 and its pace allow it), an opening is due.
+//! 4. A connection that comes free goes to the seeker of its class that has waited longest, else to the
 //!    idle stack. The stack is last in, first out, so that what nobody needs grows old at its bottom.
-//! 4. Only when no place is free is an idle connection of another class taken over, the one that nobody
-//!    has needed for longest: in a steady mix each class keeps its own. The taker dresses it (session
-//!    limits) before use. Where it cannot, since role or database differ, the connection is closed
-//!    to make room. Whoever has one of its own on the way back is first patient for a moment.
-//! 5. An idle connection lies on the shelf of the class whose dress it wears.
-//! 6. A closed store keeps nothing.
-//! 7. After a failure that can pass, nobody opens but one prober, and then slowly more (`pace.rs`).
+//! 5. Only a class that may not open one takes over an idle connection of another class, the one that
+//!    nobody has needed for longest: in a steady mix each class keeps its own. The taker dresses it
+//!    (session limits) before use. Where it cannot, since role or database differ, the connection is
+//!    closed to make room. Whoever has one of its own on the way back is first patient for a moment.
+//! 6. An idle connection lies on the shelf of the class whose dress it wears.
+//! 7. A closed shelf keeps nothing.
+//! 8. After a failure that can pass, a class opens nothing but by one prober, and then slowly more
+//!    (`pace.rs`). Others go on: what failed may be its role, its database or its own timeout.
 
-use std::collections::VecDeque;
+mod known;
+mod shelf;
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -32,21 +39,10 @@ use crate::bulkhead::Stock;
 use crate::driver::Leash;
 use crate::error::Failure;
 
-use super::pace::Pace;
+use known::Registry;
+use shelf::{Seat, Shelf};
 
-#[cfg(test)]
-mod tests;
-
-/// Where a connection stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    Opening,
-    Idle,
-    Used,
-    Returning,
-    Closing,
-    Ghost,
-}
+pub(super) use shelf::{ClassOfStore, Counts, Stage};
 
 /// The right to be one of the connections of a budget. It ends by [`Store::gone`].
 #[must_use = "a place that is not given up is a connection lost for ever"]
@@ -65,19 +61,6 @@ impl Place {
     }
 }
 
-/// What is known of a connection, wherever it is.
-#[derive(Default)]
-struct Known {
-    /// `None` while it is being opened, and for a driver that has none.
-    leash: Option<Arc<dyn Leash>>,
-    /// The hold of the caller that has it.
-    held_by: Option<HoldId>,
-    /// It is being taken away, or was, from a hold that had lasted this long.
-    taken: Option<Duration>,
-    /// Its backend is known gone, though a late owner still has it: it counts no more.
-    gone: bool,
-}
-
 /// A connection, its place, and its dates on the clock of the bulkhead.
 ///
 /// It is boxed for all of its life: it changes hands on every acquire and every return, and moving
@@ -90,24 +73,6 @@ pub(crate) struct Link<C> {
     pub(super) dress: Option<ClassId>,
     pub(super) expires: Option<Duration>,
     pub(super) idle_since: Duration,
-}
-
-/// How many connections of a class stand where.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    stages: [u32; 6],
-    /// Slots held by the return path rather than by callers.
-    pub(super) slots_returning: u32,
-}
-
-impl Counts {
-    pub(super) fn of(&self, stage: Stage) -> u32 {
-        self.stages[stage as usize]
-    }
-
-    pub(super) fn total(&self) -> u32 {
-        self.stages.iter().sum()
-    }
 }
 
 /// Why a seeker gets no connection.
@@ -149,15 +114,6 @@ pub(super) enum Seek<C> {
     Closed,
 }
 
-/// A seeker that has no answer.
-#[derive(Clone, Copy, Debug)]
-struct Seat {
-    key: usize,
-    seq: u64,
-    /// It waits for one of its own class that is on the way back.
-    patient: bool,
-}
-
 /// What is to be done for a seeker, or for callers to come.
 #[must_use]
 pub(super) enum Step<C> {
@@ -169,64 +125,12 @@ pub(super) enum Step<C> {
     Close(Box<Link<C>>),
 }
 
-/// What a store must know of a class.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ClassOfStore {
-    /// The most connections that may count for it.
-    pub(super) max: u32,
-    /// Classes with the same wardrobe can dress each other's connections.
-    pub(super) wardrobe: usize,
-}
-
-/// What a class has in the store.
-struct Shelf<C> {
-    rules: ClassOfStore,
-    counts: Counts,
-    idle: Vec<Box<Link<C>>>,
-    /// Its seekers that have no answer, oldest first.
-    seeking: VecDeque<Seat>,
-}
-
-impl<C> Shelf<C> {
-    fn new(rules: ClassOfStore) -> Self {
-        Self {
-            rules,
-            counts: Counts::default(),
-            idle: Vec::new(),
-            seeking: VecDeque::new(),
-        }
-    }
-
-    fn has_room(&self) -> bool {
-        self.counts.total() < self.rules.max
-    }
-
-    fn patient(&self) -> usize {
-        self.seeking.iter().filter(|seat| seat.patient).count()
-    }
-
-    /// Seekers for whom nothing is on its way.
-    fn unserved(&self) -> usize {
-        let opening = self.counts.of(Stage::Opening) as usize;
-        (self.seeking.len() - self.patient()).saturating_sub(opening)
-    }
-
-    /// Whether more of its connections are on the way back than seekers wait for.
-    fn is_about_to_have_one(&self) -> bool {
-        self.counts.of(Stage::Returning) as usize > self.patient()
-    }
-}
-
 pub(crate) struct Store<C> {
     capacity: u32,
-    open: bool,
     shelves: Vec<Shelf<C>>,
-    pace: Pace,
     /// Whether a failure that can pass is tried again, rather than told.
-    patient: bool,
-    /// What the last failed opening reported, while the pace is not free.
-    trouble: Option<Failure>,
-    known: Slab<Known>,
+    retries: bool,
+    known: Registry,
     seekers: Slab<Seeker<C>>,
     next_seq: u64,
 }
@@ -235,12 +139,9 @@ impl<C> Store<C> {
     pub(super) fn new(capacity: u32, classes: impl IntoIterator<Item = ClassOfStore>) -> Self {
         Self {
             capacity,
-            open: true,
             shelves: classes.into_iter().map(Shelf::new).collect(),
-            pace: Pace::Free,
-            patient: false,
-            trouble: None,
-            known: Slab::new(),
+            retries: false,
+            known: Registry::new(),
             seekers: Slab::new(),
             next_seq: 0,
         }
@@ -263,11 +164,9 @@ impl<C> Store<C> {
 
     #[inline]
     pub(super) fn shift(&mut self, place: &mut Place, to: Stage) {
-        let known = &mut self.known[place.key];
-        if known.gone {
+        if !self.known.is_left(place.key) {
             return;
         }
-        known.held_by = None;
         let counts = &mut self.shelves[place.class.index()].counts;
         counts.stages[place.stage as usize] -= 1;
         counts.stages[to as usize] += 1;
@@ -291,67 +190,61 @@ impl<C> Store<C> {
         self.shelf(class).counts.slots_returning -= 1;
     }
 
-    /// Gives up a place: its backend is known gone, or was never there.
-    pub(super) fn gone(&mut self, place: Place) {
-        let known = self.known.remove(place.key);
-        if !known.gone {
+    /// Gives up a place: its backend is known gone, or was never there. What was known of it is to be
+    /// dropped outside of the lock.
+    #[must_use = "dropping it may wake a task"]
+    pub(super) fn gone(&mut self, place: Place) -> Option<Arc<dyn Leash>> {
+        let (counted, leash) = self.known.remove(place.key);
+        if counted {
             self.shelf(place.class).counts.stages[place.stage as usize] -= 1;
         }
+        leash
     }
 
     /// Takes the connection of a hold away from it, which has lasted for `age`: returns what it takes
     /// to do so, unless the hold has ended or somebody is at it already.
     pub(super) fn take_away(&mut self, from: HoldId, age: Duration) -> Option<Arc<dyn Leash>> {
-        let mut known = self.known.iter_mut().map(|(_, known)| known);
-        let known = known.find(|known| known.held_by == Some(from))?;
-        let leash = known.leash.clone().filter(|_| known.taken.is_none())?;
-        known.taken = Some(age);
-        Some(leash)
+        self.known.take_away(from, age)
     }
 
     /// The backend of a connection that was taken away from a hold is gone. `true` if its late owner
     /// still has it: then the slot is to be revoked; else it comes back, or came, by itself.
     pub(super) fn taken_is_gone(&mut self, from: HoldId) -> bool {
-        let mut known = self.known.iter_mut().map(|(_, known)| known);
-        let taken = |known: &&mut Known| known.held_by == Some(from) && known.taken.is_some();
-        let Some(known) = known.find(taken) else {
-            return false;
-        };
-        known.held_by = None;
-        known.gone = true;
-        self.shelf(from.class()).counts.stages[Stage::Used as usize] -= 1;
-        true
+        let is_with_its_owner = self.known.taken_is_gone(from);
+        if is_with_its_owner {
+            self.shelf(from.class()).counts.stages[Stage::Used as usize] -= 1;
+        }
+        is_with_its_owner
     }
 
     /// Whether a connection was taken away, after a hold of which length, and whether its backend is
     /// gone.
     pub(super) fn taken(&self, place: &Place) -> Option<(Duration, bool)> {
-        let known = &self.known[place.key];
-        known.taken.map(|age| (age, known.gone))
+        self.known.taken(place.key)
     }
 
     /// The backend of the connection that a hold has.
     pub(super) fn backend_pid(&self, of: HoldId) -> Option<i32> {
-        let mut known = self.known.iter().map(|(_, known)| known);
-        let known = known.find(|known| known.held_by == Some(of))?;
-        known.leash.as_ref()?.backend_pid()
+        self.known.backend_pid(of)
     }
 
-    /// What is due: for the seeker that has waited longest, of whatever class (2, 4); or, if nobody
+    /// What is due: for the seeker that has waited longest, of whatever class (3, 5); or, if nobody
     /// seeks in vain, to keep `min_idle` connections of `class` ready.
     pub(super) fn next_step(&mut self, class: ClassId, min_idle: u32) -> Option<Step<C>> {
-        if !self.open {
-            return None;
-        }
         let wanted = self.wanted();
-        match wanted.first() {
-            Some(oldest) if self.total() < self.capacity => self.opening(*oldest).map(Step::Open),
-            Some(_) => wanted.into_iter().find_map(|class| self.make_room(class)),
-            None => self.filling(class, min_idle).map(Step::Open),
+        if wanted.is_empty() {
+            return self.filling(class, min_idle).map(Step::Open);
         }
+        let mut wanted = wanted.into_iter();
+        wanted.find_map(|class| {
+            if self.may_open(class) {
+                return Some(Step::Open(self.opening(class)));
+            }
+            self.make_room(class)
+        })
     }
 
-    /// The classes of seekers for whom nothing is being opened, and something may be; the oldest first.
+    /// The classes of seekers for whom nothing is being opened, and that have room; the oldest first.
     fn wanted(&self) -> Vec<ClassId> {
         let shelves = self.shelves.iter().enumerate();
         let wanted = shelves.filter(|(_, shelf)| shelf.unserved() > 0 && shelf.has_room());
@@ -362,46 +255,59 @@ impl<C> Store<C> {
         wanted.into_iter().map(|(_, class)| class).collect()
     }
 
-    fn opening(&mut self, class: ClassId) -> Option<Place> {
-        let opening = |shelf: &Shelf<C>| shelf.counts.of(Stage::Opening);
-        if !self.pace.allows(self.shelves.iter().map(opening).sum()) {
-            return None;
-        }
-        self.shelf(class).counts.stages[Stage::Opening as usize] += 1;
-        Some(Place {
-            stage: Stage::Opening,
-            class,
-            key: self.known.insert(Known::default()),
-        })
+    fn may_open(&self, class: ClassId) -> bool {
+        let shelf = &self.shelves[class.index()];
+        let free = self.capacity - self.total();
+        shelf.may_open() && free > 0 && (shelf.lack() > 0 || free > self.lack())
     }
 
-    /// No place is free: a seeker of `class` takes over what another class does not use, or has it closed.
+    /// Places that are reserved, and not taken by whom they are reserved for.
+    fn lack(&self) -> u32 {
+        self.shelves.iter().map(Shelf::lack).sum()
+    }
+
+    fn opening(&mut self, class: ClassId) -> Place {
+        self.shelf(class).counts.stages[Stage::Opening as usize] += 1;
+        Place {
+            stage: Stage::Opening,
+            class,
+            key: self.known.insert(),
+        }
+    }
+
+    /// A seeker of a class that may open nothing takes over what another class does not use, or has it
+    /// closed.
     fn make_room(&mut self, class: ClassId) -> Option<Step<C>> {
         if let Some(link) = self.take_over(class) {
             return Some(Step::Served(self.hand_to_seeker(class, link)));
         }
-        let other = |shelf: &Shelf<C>, own: &Shelf<C>| shelf.rules.wardrobe != own.rules.wardrobe;
-        let from = self
-            .least_needed(class, other)
-            .filter(|_| self.room_is_short())?;
-        Some(Step::Close(self.take_to_close(from, 0)))
+        let other = |worn: ClassId| !self.can_dress(class, worn);
+        let from = self.least_needed(class, other)?;
+        self.would_help_to_close(class)
+            .then(|| Step::Close(self.take_to_close(from, 0)))
     }
 
-    /// Whether more seekers are without prospect than places are about to come free.
-    fn room_is_short(&self) -> bool {
+    /// Whether one more free place would let `class` open a connection, and none is about to come free.
+    fn would_help_to_close(&self, class: ClassId) -> bool {
+        let shelf = &self.shelves[class.index()];
         let closing = |shelf: &Shelf<C>| shelf.counts.of(Stage::Closing) as usize;
-        let closing: usize = self.shelves.iter().map(closing).sum();
-        self.shelves.iter().map(Shelf::unserved).sum::<usize>() > closing
+        let unserved = |shelf: &Shelf<C>| {
+            if shelf.has_room() {
+                shelf.unserved()
+            } else {
+                0
+            }
+        };
+        let is_short = self.shelves.iter().map(unserved).sum::<usize>()
+            > self.shelves.iter().map(closing).sum::<usize>();
+        shelf.may_open() && !self.may_open(class) && is_short
     }
 
     fn filling(&mut self, class: ClassId, min_idle: u32) -> Option<Place> {
         let shelf = &self.shelves[class.index()];
         let ready = shelf.counts.of(Stage::Idle) + shelf.counts.of(Stage::Opening);
         let wanted = shelf.seeking.len() + min_idle as usize > ready as usize;
-        if !wanted || !shelf.has_room() || self.total() >= self.capacity {
-            return None;
-        }
-        self.opening(class)
+        (wanted && self.may_open(class)).then(|| self.opening(class))
     }
 
     #[inline]
@@ -417,46 +323,46 @@ impl<C> Store<C> {
         Some(link)
     }
 
-    /// An idle connection of another class, undressed, for `class`; only when no place is free (4).
+    /// An idle connection of another class, undressed, for a `class` that may not open one (5).
     fn take_over(&mut self, class: ClassId) -> Option<Box<Link<C>>> {
-        if self.shelves.len() == 1 || self.total() < self.capacity {
+        if self.shelves.len() == 1 || self.may_open(class) {
             return None;
         }
-        let same = |shelf: &Shelf<C>, own: &Shelf<C>| shelf.rules.wardrobe == own.rules.wardrobe;
-        let from = self.least_needed(class, same)?;
+        let from = self.least_needed(class, |worn| self.can_dress(class, worn))?;
         let mut link = self.shelf(from).idle.remove(0);
         self.change_class(&mut link.place, class);
         Some(link)
     }
 
-    /// The class, other than `class`, with the idle connection that nobody has needed for longest, among
-    /// those that compare with it as asked for.
-    fn least_needed(
-        &self,
-        class: ClassId,
-        compares: impl Fn(&Shelf<C>, &Shelf<C>) -> bool,
-    ) -> Option<ClassId> {
-        let own = &self.shelves[class.index()];
-        if !own.has_room() {
-            return None;
-        }
+    /// The class, other than `class`, with the idle connection that nobody has needed for longest; among
+    /// those that `suit`, and that may lose one to it (2).
+    fn least_needed(&self, class: ClassId, suits: impl Fn(ClassId) -> bool) -> Option<ClassId> {
         let shelves = self.shelves.iter().enumerate();
-        let others =
-            shelves.filter(|(index, shelf)| *index != class.index() && compares(shelf, own));
-        let oldest =
-            others.filter_map(|(index, shelf)| Some((shelf.idle.first()?.idle_since, index)));
-        oldest.min().map(|(_, index)| ClassId::new(index))
+        let idle = shelves.filter_map(|(index, shelf)| {
+            let other = ClassId::new(index);
+            let since = shelf.idle.first()?.idle_since;
+            (other != class && self.may_move(other, class) && suits(other))
+                .then_some((since, other))
+        });
+        idle.min().map(|(_, other)| other)
+    }
+
+    /// Whether a place may count for another class from now on (1, 2).
+    fn may_move(&self, from: ClassId, to: ClassId) -> bool {
+        let (from, to) = (&self.shelves[from.index()], &self.shelves[to.index()]);
+        let spare = self.capacity - self.total() > self.lack();
+        to.has_room() && (to.lack() > 0 || from.has_surplus() || spare)
     }
 
     #[inline]
     fn hand_out(&mut self, link: &mut Link<C>, hold: HoldId) {
         self.shift(&mut link.place, Stage::Used);
-        self.known[link.place.key].held_by = Some(hold);
+        self.known.is_held(link.place.key, hold);
     }
 
     /// An idle connection, or a place among the seekers.
     pub(super) fn seek(&mut self, hold: HoldId) -> Seek<C> {
-        if !self.open {
+        if !self.shelf(hold.class()).open {
             return Seek::Closed;
         }
         if let Some(link) = self.take_idle(hold) {
@@ -465,17 +371,17 @@ impl<C> Store<C> {
         let key = self.seekers.insert(Seeker::Seeking(None, hold));
         let seq = self.next_seq;
         self.next_seq += 1;
-        let is_full = self.total() >= self.capacity;
+        let may_open = self.may_open(hold.class());
         let shelf = self.shelf(hold.class());
-        let patient = is_full && shelf.is_about_to_have_one();
+        let patient = !may_open && shelf.is_about_to_have_one();
         shelf.seeking.push_back(Seat { key, seq, patient });
         Seek::Seeking { key, patient }
     }
 
-    /// A seeker has been patient for long enough.
-    pub(super) fn lose_patience(&mut self, key: usize) {
-        let seats = self.shelves.iter_mut().flat_map(|shelf| &mut shelf.seeking);
-        for seat in seats.filter(|seat| seat.key == key) {
+    /// A seeker of `class` has been patient for long enough.
+    pub(super) fn lose_patience(&mut self, class: ClassId, key: usize) {
+        let mut seats = self.shelf(class).seeking.iter_mut();
+        if let Some(seat) = seats.find(|seat| seat.key == key) {
             seat.patient = false;
         }
     }
@@ -512,29 +418,36 @@ impl<C> Store<C> {
     /// Takes in a connection that was opened, that came back, or that a seeker did not wait for.
     ///
     /// # Errors
-    /// The connection, if it is to be closed: the store is closed, it is just being taken away, or it
-    /// stands in the way of one that is sought (4).
+    /// The connection, if it is to be closed: its shelf is closed, it is just being taken away, there is no
+    /// room for it where it belongs, or it stands in the way of one that is sought (5).
     pub(super) fn offer(
         &mut self,
         mut link: Box<Link<C>>,
         now: Duration,
     ) -> Result<Option<Waker>, Box<Link<C>>> {
-        let Some(home) = self.home(&link) else {
-            return Err(link);
+        let came_from = link.place.class;
+        let was_returning = link.place.stage == Stage::Returning;
+        let home = match self.go_home(&mut link) {
+            Some(home) => home,
+            // It cannot leave the class that has taken it over, but it may serve there.
+            None if self.may_serve(&link) => came_from,
+            None => return Err(link),
         };
         let wanted = self.who_wants(home);
         if wanted.is_some_and(|class| !self.can_dress(class, home)) {
+            if home != came_from {
+                self.change_class(&mut link.place, came_from);
+            }
             return Err(link);
         }
-        if link.place.stage == Stage::Returning {
-            self.slot_returned(link.place.class);
+        if was_returning {
+            self.slot_returned(came_from);
         }
         link.idle_since = now;
-        let class = wanted.unwrap_or(home);
-        if class != link.place.class {
-            self.change_class(&mut link.place, class);
-        }
-        if wanted.is_some() {
+        if let Some(class) = wanted {
+            if class != home {
+                self.change_class(&mut link.place, class);
+            }
             return Ok(self.hand_to_seeker(class, link));
         }
         self.shift(&mut link.place, Stage::Idle);
@@ -542,14 +455,29 @@ impl<C> Store<C> {
         Ok(None)
     }
 
-    /// The class whose dress a connection wears, if it can be kept at all.
-    fn home(&self, link: &Link<C>) -> Option<ClassId> {
-        if !self.open || self.known[link.place.key].taken.is_some() {
+    /// A connection counts from now on for the class whose dress it wears, if that may be (1, 2).
+    fn go_home(&mut self, link: &mut Link<C>) -> Option<ClassId> {
+        let (from, home) = (link.place.class, link.dress?);
+        if !self.may_be_kept(link) || !self.shelves[home.index()].open {
             return None;
         }
-        let home = link.dress?;
-        let is_there = link.place.class == home;
-        (is_there || self.shelves[home.index()].has_room()).then_some(home)
+        if from != home {
+            if !self.may_move(from, home) {
+                return None;
+            }
+            self.change_class(&mut link.place, home);
+        }
+        Some(home)
+    }
+
+    fn may_be_kept(&self, link: &Link<C>) -> bool {
+        self.known.taken(link.place.key).is_none()
+    }
+
+    /// Whether the class that has taken a connection over has a seeker for it.
+    fn may_serve(&self, link: &Link<C>) -> bool {
+        let shelf = &self.shelves[link.place.class.index()];
+        link.dress.is_some() && self.may_be_kept(link) && !shelf.seeking.is_empty()
     }
 
     /// The class of the oldest seeker that a connection on its way to the shelf of `home` serves, or makes
@@ -558,12 +486,14 @@ impl<C> Store<C> {
         if !self.shelves[home.index()].seeking.is_empty() {
             return Some(home);
         }
-        if self.shelves.len() == 1 || self.total() < self.capacity {
+        if self.shelves.len() == 1 {
             return None;
         }
-        let short = self.room_is_short();
-        let serves = |class: &ClassId| self.can_dress(*class, home) || short;
-        self.wanted().into_iter().find(serves)
+        let wants = |class: &ClassId| {
+            let may_take = !self.may_open(*class) && self.may_move(home, *class);
+            may_take && (self.can_dress(*class, home) || self.would_help_to_close(*class))
+        };
+        self.wanted().into_iter().find(wants)
     }
 
     fn can_dress(&self, class: ClassId, worn: ClassId) -> bool {
@@ -582,41 +512,44 @@ impl<C> Store<C> {
     }
 
     /// From now on a failure that can pass is tried again.
-    pub(super) fn be_patient(&mut self) {
-        self.patient = true;
+    pub(super) fn retry(&mut self) {
+        self.retries = true;
     }
 
-    /// What stands in the way of connecting, if anything does.
-    pub(super) fn trouble(&self) -> Option<Failure> {
-        self.trouble.clone()
+    /// What stands in the way of connecting for `class`, if anything does.
+    pub(super) fn trouble(&self, class: ClassId) -> Option<Failure> {
+        self.shelves[class.index()].trouble.clone()
     }
 
-    /// A connection was opened: the pace quickens.
+    /// A connection was opened: the pace of its class quickens.
     pub(super) fn opened(&mut self, place: &Place, leash: Option<Arc<dyn Leash>>) {
-        self.known[place.key].leash = leash;
-        self.pace.succeeded(self.capacity);
-        self.trouble = None;
+        self.known.opened(place.key, leash);
+        let shelf = self.shelf(place.class);
+        shelf.pace.succeeded(shelf.rules.max);
+        shelf.trouble = None;
     }
 
-    /// The prober has slept.
-    pub(super) fn probe(&mut self) {
-        self.pace.probe();
+    /// The prober of `class` has slept.
+    pub(super) fn probe(&mut self, class: ClassId) {
+        self.shelf(class).pace.probe();
     }
 
     /// An opening failed. If that can pass, the caller may have to be the prober; if not, and those
     /// that go on cannot serve every seeker of its class, the oldest is told.
     pub(super) fn opening_failed(&mut self, class: ClassId, failure: Failure) -> After {
-        if self.patient && failure.is_transient() {
-            self.trouble = Some(failure.clone());
-            return match self.pace.failed(fastrand::f64()) {
+        let retries = self.retries && failure.is_transient();
+        let shelf = self.shelf(class);
+        if retries {
+            shelf.trouble = Some(failure.clone());
+            return match shelf.pace.failed(fastrand::f64()) {
                 Some(pause) => After::Probe(pause, failure),
                 None => After::Nothing,
             };
         }
-        if self.shelf(class).unserved() == 0 {
+        if shelf.unserved() == 0 {
             return After::Untold(failure);
         }
-        match self.shelf(class).seeking.pop_front() {
+        match shelf.seeking.pop_front() {
             Some(seat) => After::Told(self.answer(seat.key, Err(Trouble::Failed(failure)))),
             None => After::Untold(failure),
         }
@@ -649,17 +582,13 @@ impl<C> Store<C> {
         Some(self.take_to_close(class, at))
     }
 
-    /// Keeps nothing from now on, and tells every seeker.
-    pub(super) fn close(&mut self) -> Vec<Waker> {
-        self.open = false;
-        let seeking = |shelf: &mut Shelf<C>| std::mem::take(&mut shelf.seeking);
-        let seeking: Vec<_> = self.shelves.iter_mut().flat_map(seeking).collect();
+    /// Keeps nothing of `class` from now on, and tells each of its seekers.
+    pub(super) fn close(&mut self, class: ClassId) -> Vec<Waker> {
+        let shelf = self.shelf(class);
+        shelf.open = false;
+        let seeking = std::mem::take(&mut shelf.seeking);
         let answer = |seat: Seat| self.answer(seat.key, Err(Trouble::Closed));
         seeking.into_iter().filter_map(answer).collect()
-    }
-
-    pub(super) fn is_open(&self) -> bool {
-        self.open
     }
 
     /// Takes out an idle connection of `class`, to be closed.

@@ -1,5 +1,6 @@
 //! What is done for a partition without being asked: once a second, stale connections are closed,
-//! `min_idle` is kept, forgotten holds are told to the log, and the observer has its look.
+//! `min_idle` is kept, forgotten holds are told to the log, the observer has its look, and what has happened is
+//! noted for a diagnosis.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -55,6 +56,7 @@ impl<D: Driver> Core<D> {
         self.close_stale();
         self.open_due(self.settings.min_idle);
         self.sample();
+        self.take_note();
         self.warn_of_long_holds(told)
     }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Longest prefix wins. What is not named here has no floor, and fails the test.
-const FLOORS: [(&str, u8); 20] = [
+const FLOORS: [(&str, u8); 21] = [
     ("config", 0),
     ("error", 0),
     ("observe", 0),
@@ -26,6 +26,7 @@ const FLOORS: [(&str, u8); 20] = [
     ("driver_tokio_postgres", 4),
     ("fleet/check", 4),
     ("metrics", 4),
+    ("bin", 5),
 ];
 
 fn floor(module: &str) -> Option<u8> {
@@ -70,7 +71,7 @@ fn files() -> BTreeMap<String, String> {
     files
 }
 
-/// The `crate::a::b` paths of a file, as `a/b`.
+/// The `crate::a::b` paths of a file of the library, as `a/b`. A binary is a crate of its own, above the library.
 fn imports(code: &str) -> impl Iterator<Item = String> {
     code.split("crate::").skip(1).map(|rest| {
         let end = rest.find(|c: char| !(c.is_ascii_lowercase() || c == '_' || c == ':'));
@@ -83,6 +84,9 @@ fn imports(code: &str) -> impl Iterator<Item = String> {
 fn a_file_imports_only_from_its_own_floor_or_below() {
     for (module, code) in files() {
         let own = floor(&module).unwrap_or_else(|| panic!("{module} has no floor: add it"));
+        if own == floor("bin").unwrap() {
+            continue;
+        }
         for import in imports(&code).filter(|import| !import.is_empty()) {
             let other = floor(&import).unwrap_or_else(|| panic!("{module}: {import} has no floor"));
             assert!(

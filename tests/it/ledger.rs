@@ -5,11 +5,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use partitioned_pool::OldestHolds;
 use partitioned_pool::admission::{
     Admission, Cause, ClassId, ClassRules, Grant, HandOver, Hold, InvalidRules, Ledger, Patience,
-    Refusal, Rules, Ticket,
+    Refusal, Rules, Ticket, Totals,
 };
+use partitioned_pool::{CallSite, OldestHolds};
 use proptest::prelude::*;
 
 const MS: Duration = Duration::from_millis(1);
@@ -33,6 +33,8 @@ struct Reference {
     /// How long each hold lasted, in the order of their ends, by class.
     ended: Vec<Vec<Duration>>,
     last_end: Vec<Duration>,
+    /// What happened, by class, in the words of the ledger.
+    totals: Vec<Totals>,
 }
 
 impl Reference {
@@ -44,7 +46,53 @@ impl Reference {
             waiting: vec![VecDeque::new(); n],
             ended: vec![Vec::new(); n],
             last_end: vec![Duration::ZERO; n],
+            totals: vec![Totals::default(); n],
         }
+    }
+
+    /// Time passes: whoever holds or waits does so for that much longer.
+    fn pass(&mut self, time: Duration) {
+        for class in self.classes() {
+            let (used, waits) = (self.used(class), self.waits(class));
+            let totals = &mut self.totals[class];
+            totals.at += time;
+            totals.held_time += time * used;
+            totals.waited_time += time * waits;
+        }
+    }
+
+    fn grant(&mut self, class: usize, now: Duration) {
+        self.held[class].push(now);
+        let used = self.used(class);
+        let totals = &mut self.totals[class];
+        totals.granted += 1;
+        totals.most_used = totals.most_used.max(used);
+    }
+
+    fn enqueue(&mut self, class: usize, call: u32) {
+        self.waiting[class].push_back(call);
+        let waits = self.waits(class);
+        let totals = &mut self.totals[class];
+        totals.most_waiting = totals.most_waiting.max(waits);
+    }
+
+    /// A slot that was held since then is free.
+    fn free_slot(&mut self, class: usize, since: Duration) {
+        let held = &mut self.held[class];
+        held.swap_remove(held.iter().position(|begin| *begin == since).unwrap());
+    }
+
+    /// A hold ends after so long.
+    fn end(&mut self, class: usize, since: Duration, now: Duration) {
+        self.free_slot(class, since);
+        self.ended[class].push(now - since);
+        self.last_end[class] = now;
+    }
+
+    fn restart_peaks(&mut self, class: usize) {
+        let (used, waits) = (self.used(class), self.waits(class));
+        let totals = &mut self.totals[class];
+        (totals.most_used, totals.most_waiting) = (used, waits);
     }
 
     fn classes(&self) -> std::ops::Range<usize> {
@@ -126,21 +174,69 @@ impl Reference {
         ages
     }
 
-    fn expected_wait(&self, class: usize, now: Duration) -> Option<Duration> {
-        let hold = self.expected_hold(class, now)?;
-        let slots = self.rules.classes[class].reserved.max(self.used(class));
-        let turns = hold.as_nanos() * u128::from(self.waits(class) + 1) / u128::from(slots.max(1));
-        Some(Duration::from_nanos(u64::try_from(turns).unwrap()))
+    /// Held back by the budget, rather than by its own max.
+    fn wants_any_slot(&self, class: usize) -> bool {
+        self.used(class) < self.rules.classes[class].max && !self.admissible(class)
     }
 
-    /// Until as many turns are over, and never before the oldest hold can have ended.
-    fn retry_after(&self, class: usize, now: Duration) -> Option<Duration> {
-        if self.ended[class].len() < 8 {
-            return None;
+    /// Whose slots a caller of this class waits for.
+    fn awaited(&self, class: usize) -> Vec<usize> {
+        if !self.wants_any_slot(class) {
+            return vec![class];
         }
-        let oldest = self.oldest_hold(class, now).unwrap_or_default();
-        let first = self.expected_hold(class, now)?.saturating_sub(oldest);
-        self.expected_wait(class, now).map(|wait| wait.max(first))
+        let lends = |c: &usize| self.used(*c) > self.rules.classes[*c].reserved;
+        let classes = self.classes();
+        classes
+            .filter(|c| lends(c) || (*c == class && self.used(class) > 0))
+            .collect()
+    }
+
+    fn ahead(&self, class: usize) -> u32 {
+        if self.used(class) >= self.rules.classes[class].max {
+            return self.waits(class);
+        }
+        let is_at_its_max = |c: usize| self.used(c) >= self.rules.classes[c].max;
+        let others = self.classes().filter(|c| *c != class && !is_at_its_max(*c));
+        let before = others.filter(|c| self.rules.hand_over == HandOver::OldestFirst || *c < class);
+        self.waits(class) + before.map(|c| self.waits(c)).sum::<u32>()
+    }
+
+    fn expected_wait(&self, class: usize, now: Duration) -> Option<Duration> {
+        let turns = u128::from(self.ahead(class) + 1);
+        let wait = match self.awaited(class)[..] {
+            [] => return None,
+            [only] => {
+                let slots = self.rules.classes[only]
+                    .reserved
+                    .max(self.used(only))
+                    .max(1);
+                turns * self.expected_hold(only, now)?.as_nanos() / u128::from(slots)
+            }
+            ref several => {
+                let mut flow = 0;
+                for c in several {
+                    let hold = self.expected_hold(*c, now)?.as_nanos().max(1);
+                    flow += (u128::from(self.used(*c)) << 64) / hold;
+                }
+                (turns << 64) / flow.max(1)
+            }
+        };
+        Some(Duration::from_nanos(
+            u64::try_from(wait).unwrap_or(u64::MAX),
+        ))
+    }
+
+    /// Until as many turns are over, and never before the first of the oldest holds can have ended.
+    fn retry_after(&self, class: usize, now: Duration) -> Option<Duration> {
+        let mut ends = Vec::new();
+        for c in self.awaited(class) {
+            if self.ended[c].len() < 8 {
+                return None;
+            }
+            let oldest = self.oldest_hold(c, now).unwrap_or_default();
+            ends.push(self.expected_hold(c, now)?.saturating_sub(oldest));
+        }
+        Some(self.expected_wait(class, now)?.max(ends.into_iter().min()?))
     }
 
     fn refusal(&self, class: usize, now: Duration, patience: Patience) -> Option<Refusal> {
@@ -173,7 +269,10 @@ enum Op {
     Admit { class: usize, patience: Patience },
     TryAdmit { class: usize },
     Release { which: usize },
-    ReleaseAll { from: usize, count: usize },
+    PassOn { which: usize },
+    Revoke { which: usize },
+    ReleaseRevoked { which: usize },
+    RestartPeaks { class: usize },
     Leave { which: usize },
     LeaveAgain { which: usize },
     LeaveAll,
@@ -194,7 +293,10 @@ fn op() -> impl Strategy<Value = Op> {
         20 => (any::<usize>(), patience()).prop_map(|(class, patience)| Op::Admit { class, patience }),
         4 => any::<usize>().prop_map(|class| Op::TryAdmit { class }),
         16 => any::<usize>().prop_map(|which| Op::Release { which }),
-        3 => (any::<usize>(), 0_usize..6).prop_map(|(from, count)| Op::ReleaseAll { from, count }),
+        2 => any::<usize>().prop_map(|which| Op::PassOn { which }),
+        2 => any::<usize>().prop_map(|which| Op::Revoke { which }),
+        2 => any::<usize>().prop_map(|which| Op::ReleaseRevoked { which }),
+        2 => any::<usize>().prop_map(|class| Op::RestartPeaks { class }),
         4 => any::<usize>().prop_map(|which| Op::Leave { which }),
         4 => any::<usize>().prop_map(|which| Op::LeaveAgain { which }),
         1 => Just(Op::LeaveAll),
@@ -248,6 +350,8 @@ struct Pair {
     now: Duration,
     calls: u32,
     holds: Vec<(Hold, Duration)>,
+    /// Holds whose slots were taken away, in the hands of owners who do not know.
+    revoked: Vec<Hold>,
     tickets: Vec<(usize, u32, Ticket)>,
     /// Tickets whose waiter is no longer in the queue; its place there may be somebody else's.
     spent: Vec<Ticket>,
@@ -263,6 +367,7 @@ impl Pair {
             now: Duration::ZERO,
             calls: 0,
             holds: Vec::new(),
+            revoked: Vec::new(),
             tickets: Vec::new(),
             spent: Vec::new(),
             granted: 0,
@@ -278,17 +383,35 @@ impl Pair {
             Op::Release { which } if !self.holds.is_empty() => {
                 self.release(which % self.holds.len());
             }
-            Op::ReleaseAll { from, count } => self.release_all(from, count),
             Op::Leave { which } if !self.tickets.is_empty() => {
                 self.leave(which % self.tickets.len());
             }
             Op::LeaveAgain { which } if !self.spent.is_empty() => {
                 let ticket = self.spent.swap_remove(which % self.spent.len());
-                assert_eq!(self.ledger.leave(ticket), None, "(8) once");
+                assert_eq!(self.ledger.leave(ticket, self.now), None, "(8) once");
             }
-            Op::Release { .. } | Op::Leave { .. } | Op::LeaveAgain { .. } => {}
+            Op::PassOn { which } if !self.holds.is_empty() => {
+                self.pass_on(which % self.holds.len());
+            }
+            Op::Revoke { which } if !self.holds.is_empty() => {
+                self.revoke(which % self.holds.len());
+            }
+            Op::ReleaseRevoked { which } if !self.revoked.is_empty() => {
+                let hold = self.revoked.swap_remove(which % self.revoked.len());
+                assert_eq!(self.ledger.release(hold, self.now), None, "(8) once");
+            }
+            Op::Release { .. }
+            | Op::Leave { .. }
+            | Op::LeaveAgain { .. }
+            | Op::PassOn { .. }
+            | Op::Revoke { .. }
+            | Op::ReleaseRevoked { .. } => {}
+            Op::RestartPeaks { class } => self.restart_peaks(class % classes),
             Op::LeaveAll => self.leave_all(),
-            Op::Pass(time) => self.now += time,
+            Op::Pass(time) => {
+                self.now += time;
+                self.reference.pass(time);
+            }
         }
         self.check();
     }
@@ -307,6 +430,7 @@ impl Pair {
             Admission::Granted(hold) => {
                 assert!(at_once, "(7) nobody overtakes");
                 assert_eq!(asked, 0);
+                self.reference.totals[class].arrived += 1;
                 self.begin(class, hold);
             }
             Admission::Queued(ticket) => {
@@ -316,7 +440,8 @@ impl Pair {
                 );
                 assert_eq!(self.reference.refusal(class, now, patience), None);
                 assert_eq!(asked, 1);
-                self.reference.waiting[class].push_back(call);
+                self.reference.totals[class].arrived += 1;
+                self.reference.enqueue(class, call);
                 self.tickets.push((class, call, ticket));
             }
             Admission::Refused(refusal) => {
@@ -327,6 +452,12 @@ impl Pair {
                 let expected = self.reference.refusal(class, now, patience);
                 assert_eq!(Some(refusal), expected);
                 assert_eq!(asked, 0, "a refusal makes nothing");
+                let totals = &mut self.reference.totals[class];
+                totals.arrived += 1;
+                match refusal.cause {
+                    Cause::QueueFull => totals.queue_full += 1,
+                    _ => totals.deadline_too_short += 1,
+                }
             }
         }
     }
@@ -335,56 +466,57 @@ impl Pair {
         let expected = self.reference.admissible(class) && self.reference.waits(class) == 0;
         let hold = self.ledger.try_admit(ClassId::new(class), self.now);
         assert_eq!(hold.is_some(), expected, "(4) (7)");
+        self.reference.totals[class].arrived += 1;
         if let Some(hold) = hold {
             self.begin(class, hold);
+        } else {
+            self.ledger.turn_away(ClassId::new(class));
+            self.reference.totals[class].turned_away += 1;
         }
     }
 
     fn begin(&mut self, class: usize, hold: Hold) {
         assert_eq!(hold.class(), ClassId::new(class));
-        self.reference.held[class].push(self.now);
+        self.reference.grant(class, self.now);
         self.holds.push((hold, self.now));
         self.granted += 1;
     }
 
     fn release(&mut self, which: usize) {
-        let hold = self.end(which);
-        let named = self.named();
-        let grant = self.ledger.release(hold, self.now);
-        self.granted_as(named, grant);
-    }
-
-    /// Some holds end at one instant: what they held is handed over when all of them are back.
-    fn release_all(&mut self, from: usize, count: usize) {
-        let count = count.min(self.holds.len());
-        let ended = (0..count).map(|_| self.end(from % self.holds.len()));
-        let ended = ended.collect::<Vec<_>>();
-        let mut grants = self.ledger.release_all(ended, self.now).into_iter();
-        while let Some(named) = self.named() {
-            self.granted_as(Some(named), grants.next());
-        }
-        assert_eq!(grants.next(), None, "(1) (3)");
-    }
-
-    /// Ends a hold in the reference; the ledger is still to be told.
-    fn end(&mut self, which: usize) -> Hold {
         let (hold, since) = self.holds.swap_remove(which);
         let class = hold.class().index();
-        let held = &mut self.reference.held[class];
-        held.swap_remove(held.iter().position(|begin| *begin == since).unwrap());
-        self.reference.ended[class].push(self.now - since);
-        self.reference.last_end[class] = self.now;
+        self.reference.end(class, since, self.now);
+        let totals = &mut self.reference.totals[class];
+        totals.ended += 1;
+        totals.ended_time += self.now - since;
+        self.handed_over(|ledger, now| ledger.release(hold, now));
+    }
+
+    /// Its waiter had left. Nothing is learnt of how long a hold lasts, but that one began.
+    fn pass_on(&mut self, which: usize) {
+        let (hold, since) = self.holds.swap_remove(which);
+        let class = hold.class().index();
+        self.reference.free_slot(class, since);
+        let last = &mut self.reference.last_end[class];
+        *last = since.max(*last);
+        self.reference.totals[class].left += 1;
+        self.handed_over(|ledger, now| ledger.pass_on(hold, now));
+    }
+
+    fn revoke(&mut self, which: usize) {
+        let (hold, since) = self.holds.swap_remove(which);
+        self.reference.end(hold.class().index(), since, self.now);
+        let id = hold.id();
+        self.revoked.push(hold);
+        self.handed_over(|ledger, now| ledger.revoke(id, now));
+    }
+
+    /// A slot has come free in the reference; the ledger learns of it, and hands it over.
+    fn handed_over(&mut self, end: impl FnOnce(&mut Ledger<u32>, Duration) -> Option<Grant<u32>>) {
         self.released += 1;
-        hold
-    }
-
-    /// Takes out of the reference's queue whom the rule names next: its class, and the call.
-    fn named(&mut self) -> Option<(usize, u32)> {
-        let class = self.reference.next()?;
-        Some((class, self.reference.waiting[class].pop_front()?))
-    }
-
-    fn granted_as(&mut self, named: Option<(usize, u32)>, grant: Option<Grant<u32>>) {
+        let next = self.reference.next();
+        let named = next.map(|class| (class, self.reference.waiting[class].pop_front().unwrap()));
+        let grant = end(&mut self.ledger, self.now);
         let got = grant.as_ref().map(|g| (g.hold.class().index(), g.waiter));
         assert_eq!(got, named, "(5) (7) the hand-over order names the waiter");
         if let Some(Grant { waiter, hold }) = grant {
@@ -395,16 +527,25 @@ impl Pair {
         }
     }
 
+    fn restart_peaks(&mut self, class: usize) {
+        self.ledger.restart_peaks(ClassId::new(class));
+        self.reference.restart_peaks(class);
+    }
+
     fn leave(&mut self, which: usize) {
         let (class, call, ticket) = self.tickets.swap_remove(which);
         self.reference.waiting[class].retain(|waiter| *waiter != call);
-        assert_eq!(self.ledger.leave(ticket), Some(call), "(8)");
+        self.reference.totals[class].left += 1;
+        assert_eq!(self.ledger.leave(ticket, self.now), Some(call), "(8)");
     }
 
     fn leave_all(&mut self) {
+        for class in self.reference.classes() {
+            self.reference.totals[class].left += u64::from(self.reference.waits(class));
+        }
         let expected = self.reference.waiting.iter_mut().flat_map(|q| q.drain(..));
         let expected = expected.collect::<Vec<_>>();
-        assert_eq!(self.ledger.leave_all(), expected, "(8)");
+        assert_eq!(self.ledger.leave_all(self.now), expected, "(8)");
         let tickets = self.tickets.drain(..);
         self.spent.extend(tickets.map(|(.., ticket)| ticket));
     }
@@ -427,6 +568,8 @@ impl Pair {
             );
             assert_eq!(figures.expected_hold, reference.expected_hold(c, self.now));
             assert_eq!(figures.expected_wait, reference.expected_wait(c, self.now));
+            let totals = self.ledger.totals(ClassId::new(c), self.now);
+            assert_eq!(totals, reference.totals[c]);
             let admissible = self.ledger.admissible(ClassId::new(c));
             assert_eq!(admissible, reference.admissible(c));
             assert!(figures.used <= rules.classes[c].max, "(2)");
@@ -483,8 +626,47 @@ proptest! {
     }
 }
 
+/// Calls come and go as they are told to; then the `ended` holds are released, in this order or in the
+/// opposite one. Whose calls were granted by that.
+fn granted_by_ends(rules: &Rules, steps: &[(usize, bool)], ended: usize, turned: bool) -> Vec<u32> {
+    let mut ledger = Ledger::new(rules.clone()).unwrap();
+    let mut holds = VecDeque::new();
+    for (call, (which, ends)) in (0..).zip(steps) {
+        let class = ClassId::new(which % rules.classes.len());
+        if *ends {
+            let hold = holds.remove(which % (holds.len() + 1));
+            let grant = hold.and_then(|hold| ledger.release(hold, Duration::ZERO));
+            holds.extend(grant.map(|grant| grant.hold));
+        } else if let Admission::Granted(hold) =
+            ledger.admit(class, Duration::ZERO, FOREVER, || call)
+        {
+            holds.push_back(hold);
+        }
+    }
+    let mut ended = holds.drain(..ended.min(holds.len())).collect::<Vec<_>>();
+    if turned {
+        ended.reverse();
+    }
+    let grants = ended
+        .into_iter()
+        .filter_map(|hold| ledger.release(hold, Duration::ZERO));
+    let mut granted = grants.map(|grant| grant.waiter).collect::<Vec<_>>();
+    granted.sort_unstable();
+    granted
+}
+
 proptest! {
     #![proptest_config(config(1000))]
+
+    #[test]
+    fn who_gets_the_slots_of_holds_that_end_together_is_the_same_in_whatever_order_they_end(
+        rules in rules(),
+        steps in prop::collection::vec((any::<usize>(), prop::bool::weighted(0.2)), 1..60),
+        ended in 2_usize..8,
+    ) {
+        let turned = granted_by_ends(&rules, &steps, ended, true);
+        prop_assert_eq!(granted_by_ends(&rules, &steps, ended, false), turned);
+    }
 
     #[test]
     fn rules_are_refused_for_a_reason_that_holds_and_only_then(
@@ -791,4 +973,75 @@ fn a_class_that_no_slot_could_ever_reach_is_refused() {
     assert_eq!(error, InvalidRules::NothingLeft { class, capacity });
     assert!(Ledger::<()>::new(rules([1, 0])).is_ok());
     assert!(Ledger::<()>::new(rules([1, 1])).is_ok());
+}
+
+/// Two classes on two slots: checkout holds both for 5 ms each, reports take 10 s.
+fn lent_for_moments() -> (Ledger<u32>, Hold, Duration) {
+    let class = |reserved, max| ClassRules {
+        reserved,
+        max,
+        queue: 9,
+    };
+    let rules = Rules {
+        capacity: 2,
+        classes: vec![class(1, 2), class(0, 1)],
+        hand_over: HandOver::OldestFirst,
+    };
+    let mut ledger = Ledger::new(rules).unwrap();
+    let mut now = Duration::ZERO;
+    for (class, hold) in [(1, 10_000 * MS), (0, 5 * MS)] {
+        for _ in 0..20 {
+            let held = ledger.try_admit(ClassId::new(class), now).unwrap();
+            now += hold;
+            assert_eq!(ledger.release(held, now), None);
+        }
+    }
+    let first = ledger.try_admit(ClassId::new(0), now).unwrap();
+    let _second = ledger.try_admit(ClassId::new(0), now).unwrap();
+    (ledger, first, now)
+}
+
+#[test]
+fn a_borrower_waits_as_long_as_those_who_borrow_hold_not_as_long_as_its_own_work_takes() {
+    let (mut ledger, first, now) = lent_for_moments();
+    let reports = ClassId::new(1);
+    let figures = ledger.figures(reports, now);
+    assert_eq!(figures.expected_hold, Some(10_000 * MS));
+    assert_eq!(figures.expected_wait, Some(5 * MS / 2));
+    assert_eq!(
+        figures.retry_after,
+        Some(5 * MS),
+        "not before the first of them can end"
+    );
+    let asked = ledger.admit(reports, now, Patience::wait(5_000 * MS), || 1);
+    assert!(matches!(asked, Admission::Queued(_)), "{asked:?}");
+    let grant = ledger.release(first, now + 5 * MS).unwrap();
+    assert_eq!(grant.hold.class(), reports);
+}
+
+#[test]
+fn a_borrowed_slot_on_its_way_back_is_promised_to_nobody() {
+    let class = |reserved, queue| ClassRules {
+        reserved,
+        max: 2,
+        queue,
+    };
+    let rules = Rules {
+        capacity: 2,
+        classes: vec![class(1, 9), class(0, 0)],
+        hand_over: HandOver::OldestFirst,
+    };
+    let mut ledger = Ledger::new(rules).unwrap();
+    let (checkout, reports) = (ClassId::new(0), ClassId::new(1));
+    let (now, patience) = (Duration::ZERO, Patience::wait(60_000 * MS));
+    let _leaving = ledger.try_admit(reports, now).unwrap();
+    let _held = ledger.try_admit(checkout, now).unwrap();
+    let mut ask = |class, returning| {
+        ledger.admit_for(CallSite::here(), class, now, patience, returning, || 1)
+    };
+    assert!(
+        matches!(ask(reports, 1), Admission::Refused(_)),
+        "checkout may have it"
+    );
+    assert!(matches!(ask(checkout, 0), Admission::Queued(_)));
 }

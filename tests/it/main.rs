@@ -11,7 +11,10 @@ mod acquiring;
 mod booting;
 mod borrowing;
 mod bulkhead;
+#[cfg(feature = "cli")]
+mod cli;
 mod closing;
+mod diagnosing;
 mod faults;
 mod healing;
 mod holding;
@@ -31,3 +34,4 @@ mod resetting;
 mod sharing;
 mod soak;
 mod support;
+mod two_dependencies;

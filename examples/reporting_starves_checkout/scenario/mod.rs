@@ -12,10 +12,10 @@ pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod report;
 mod shop;
-#[path = "../../support/svg.rs"]
+#[path = "../../../src/bin/partitioned-pool/svg.rs"]
 mod svg;
 pub(crate) mod verdict;
-#[path = "../../support/words.rs"]
+#[path = "../../../src/bin/partitioned-pool/words.rs"]
 mod words;
 mod workload;
 

@@ -89,7 +89,10 @@ impl Manager for TokioPostgres {
         let opened = connect::open(&self.config).await?;
         // The wrapper aborts the task it is given when it is dropped. It must not be ours.
         let landed = Cell::new(Some((opened.client, tokio::spawn(async {}))));
-        let wrapper = LANDED.scope(landed, self.manager.create()).await?;
+        let mut wrapper = LANDED.scope(landed, self.manager.create()).await?;
+        // Its statement cache stays with it. The manager's list of them would outlive a connection that
+        // another partition takes over, and nobody asks for it.
+        self.manager.detach(&mut wrapper);
         let version = version_num(&opened.server_version);
         let mut session = Session::new(wrapper, opened.watch, opened.task, opened.route, version);
         let dress = dress(&self.settings, version);
@@ -112,10 +115,6 @@ impl Manager for TokioPostgres {
             RecycleError::Message(message) => RecycleError::Message(message),
             RecycleError::Backend(error) => RecycleError::Backend(error.into()),
         })
-    }
-
-    fn detach(&self, session: &mut Session) {
-        self.manager.detach(session.client_mut());
     }
 }
 

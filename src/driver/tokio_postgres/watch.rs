@@ -212,6 +212,13 @@ impl Watch {
         self.answered.load(Ordering::Relaxed) >= self.sent.load(Ordering::Relaxed)
     }
 
+    /// Requests that were sent and are not answered.
+    fn owes(&self) -> u64 {
+        let (sent, answered) = (&self.sent, &self.answered);
+        sent.load(Ordering::Relaxed)
+            .saturating_sub(answered.load(Ordering::Relaxed))
+    }
+
     /// For how long the server has owed the next answer; zero if it owes none.
     pub(super) fn owed_for(&self) -> Duration {
         if self.owes_nothing() {
@@ -374,10 +381,11 @@ impl<S: Wire> Tap<S> {
                 first: Some(status),
             } => {
                 watch.status.store(status, Ordering::Relaxed);
-                add_one(&watch.answered);
-                if !watch.owes_nothing() {
+                // First: whoever sees the count must not take the old time for that of the next answer.
+                if watch.owes() > 1 {
                     watch.owed_from_now();
                 }
+                add_one(&watch.answered);
             }
             // The server is ready for a COPY IN. Should it fail from here on, the Sync that was sent with it
             // has an answer of its own.
@@ -386,6 +394,10 @@ impl<S: Wire> Tap<S> {
             Frame { tag: b'E', .. } if watch.owes_nothing() => {
                 watch.ending.store(true, Ordering::Release);
             }
+            // The statement is over, though its ReadyForQuery may come in another packet.
+            Frame {
+                tag: b'C' | b'E', ..
+            } => watch.owed_from_now(),
             _ => {}
         });
         self.check();
@@ -557,5 +569,18 @@ mod tests {
         assert!(watch.owed_for() >= MOMENT);
         tap.received(READY);
         assert_eq!(watch.owed_for(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_statement_that_has_ended_is_not_overdue_while_its_last_message_is_on_the_way() {
+        for ended in [b"C\0\0\0\x05\0", b"E\0\0\0\x05\0"] {
+            let (mut tap, watch) = tap();
+            tap.sent(QUERY);
+            std::thread::sleep(MOMENT);
+            let answered = Instant::now();
+            tap.received(ended);
+            assert!(watch.owed_for() <= answered.elapsed());
+            assert!(!watch.is_ending());
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::plan::figures::{Level, Refused};
+use crate::status::Seconds;
 
 use super::Size;
 
@@ -88,69 +89,51 @@ pub enum Evidence {
 
 impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InUse { in_use, slots } => write!(
-                f,
-                "{:.1} of {slots} slots in use on average, {} at most",
-                in_use.average, in_use.peak
-            ),
-            Self::Refusals { refused, arrivals } => refusals(f, refused, *arrivals),
-            Self::Load { size, slots } => load(f, size, *slots),
-            Self::HoldGrew { before, now } => {
-                let times = now.as_secs_f64() / before.as_secs_f64();
-                write!(
-                    f,
-                    "a hold lasts {now:?}, {times:.1} times the {before:?} of before"
-                )
-            }
-            Self::NothingEnds { before, age } => write!(
-                f,
-                "half of the slots in use are held for {age:?} or more, and a hold lasts {before:?}"
-            ),
+        match *self {
+            Self::InUse { in_use, slots } => usage(f, in_use, slots),
+            Self::Refusals { refused, arrivals } => refusals(f, refused, arrivals),
+            Self::Load { size, slots } => load(f, size, slots),
+            Self::HoldGrew { before, now } => grew(f, before, now),
+            Self::NothingEnds { before, age } => ends(f, Seconds(before), Seconds(age)),
             Self::HeldThrough {
                 slots,
                 oldest,
                 hold,
-            } => write!(
-                f,
-                "{slots} slots were held all the time, the oldest for {oldest:?}, and a hold lasts {hold:?}"
-            ),
+            } => held(f, slots, Seconds(oldest), Seconds(hold)),
             Self::Waiting {
                 waiting,
                 slots,
                 max_waiters,
-            } => write!(
-                f,
-                "{:.1} callers wait for {slots} slots on average, {} at most, of {max_waiters} that may",
-                waiting.average, waiting.peak
-            ),
+            } => queue(f, waiting, slots, max_waiters),
             Self::UselessQueue {
                 max_waiters,
                 useful,
                 deadline,
-            } => write!(
-                f,
-                "{max_waiters} may wait, but only {useful} of them would be done within {deadline:?}"
-            ),
+            } => useless(f, max_waiters, useful, Seconds(deadline)),
             Self::NeighboursRefused {
                 refused,
                 arrivals,
                 spare,
                 reserved,
-            } => write!(
-                f,
-                "{refused} of {arrivals} calls of its neighbours were refused while slots were free here; \
-                 {spare} of {reserved} reserved ones were not needed"
-            ),
+            } => neighbours(f, [refused, arrivals], [spare, reserved]),
         }
     }
 }
 
-fn refusals(f: &mut fmt::Formatter<'_>, refused: &Refused, arrivals: u64) -> fmt::Result {
+fn usage(f: &mut fmt::Formatter<'_>, in_use: Level, slots: u32) -> fmt::Result {
+    let Level { average, peak } = in_use;
+    write!(
+        f,
+        "{average:.1} of {slots} slots in use on average, {peak} at most"
+    )
+}
+
+fn refusals(f: &mut fmt::Formatter<'_>, refused: Refused, arrivals: u64) -> fmt::Result {
     write!(f, "{} of {arrivals} calls refused", refused.total())?;
     let reasons = [
         (refused.queue_full, "queue full"),
         (refused.deadline_too_short, "deadline too short"),
+        (refused.no_free_slot, "no free slot"),
         (refused.wait_timeout, "waited too long"),
     ];
     let reasons = reasons.into_iter().filter(|(count, _)| *count > 0);
@@ -160,14 +143,65 @@ fn refusals(f: &mut fmt::Formatter<'_>, refused: &Refused, arrivals: u64) -> fmt
     f.write_str(if refused.total() > 0 { ")" } else { "" })
 }
 
-fn load(f: &mut fmt::Formatter<'_>, size: &Size, slots: u32) -> fmt::Result {
-    let (rate, hold, little) = (size.rate.as_per_second(), size.hold, size.little);
+fn load(f: &mut fmt::Formatter<'_>, size: Size, slots: u32) -> fmt::Result {
+    let (rate, hold, little) = (size.rate.as_per_second(), Seconds(size.hold), size.little);
     write!(
         f,
-        "{rate:.1} calls/s of {hold:?} need {little} slots on average"
+        "{rate:.1} calls/s of {hold} need {little} slots on average"
     )?;
     if let Some(for_bursts) = size.for_bursts {
         write!(f, ", {for_bursts} for their bursts")?;
     }
     write!(f, "; there are {slots}")
+}
+
+fn grew(f: &mut fmt::Formatter<'_>, before: Duration, now: Duration) -> fmt::Result {
+    let times = now.as_secs_f64() / before.as_secs_f64();
+    let (before, now) = (Seconds(before), Seconds(now));
+    write!(
+        f,
+        "a hold lasts {now}, {times:.1} times the {before} of before"
+    )
+}
+
+fn ends(f: &mut fmt::Formatter<'_>, before: Seconds, age: Seconds) -> fmt::Result {
+    write!(
+        f,
+        "half of the slots in use are held for {age} or more, and a hold lasts {before}"
+    )
+}
+
+fn held(f: &mut fmt::Formatter<'_>, slots: u32, oldest: Seconds, hold: Seconds) -> fmt::Result {
+    let were = if slots == 1 { "slot was" } else { "slots were" };
+    write!(
+        f,
+        "{slots} {were} held all the time, the oldest for {oldest}, and a hold lasts {hold}"
+    )
+}
+
+fn queue(f: &mut fmt::Formatter<'_>, waiting: Level, slots: u32, bound: u32) -> fmt::Result {
+    let Level { average, peak } = waiting;
+    write!(
+        f,
+        "{average:.1} callers wait for {slots} slots on average, {peak} at most, of {bound} that may"
+    )
+}
+
+fn useless(f: &mut fmt::Formatter<'_>, bound: u32, useful: u32, deadline: Seconds) -> fmt::Result {
+    write!(
+        f,
+        "{bound} may wait, but only {useful} of them would be done within {deadline}"
+    )
+}
+
+fn neighbours(
+    f: &mut fmt::Formatter<'_>,
+    [refused, arrivals]: [u64; 2],
+    [spare, reserved]: [u32; 2],
+) -> fmt::Result {
+    write!(
+        f,
+        "{refused} of {arrivals} calls of its neighbours were refused while slots were free here; \
+         {spare} of {reserved} reserved ones were not needed"
+    )
 }

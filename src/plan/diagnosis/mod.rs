@@ -27,7 +27,7 @@
 //! long time, and others still come and go. So it is a leak while slots are free and nobody waits; and
 //! else, if the oldest and the youngest hold lie further apart than [`SPREAD`] times the time in which
 //! callers would fill the partition.
-
+//!
 //! # When a queue hides overload
 //!
 //! A queue of a turn or two absorbs a burst; that it is full in an overload, and that callers are refused, is
@@ -181,7 +181,7 @@ impl Size {
 /// assert_eq!(diagnosis.size.unwrap().little, 1);
 /// assert_eq!(
 ///     diagnosis.to_string(),
-///     "the database is slow: a hold lasts 40ms, 10.0 times the 4ms of before; \
+///     "the database is slow: a hold lasts 40 ms, 10.0 times the 4 ms of before; \
 ///      8.0 of 20 slots in use on average, 17 at most",
 /// );
 /// ```
@@ -296,7 +296,7 @@ fn stranded(window: &Window, size: Option<Size>) -> Found {
 }
 
 /// Whether `calls` of `arrivals` are too many to be lost.
-const fn is_loss(calls: u64, arrivals: u64) -> bool {
+pub(crate) const fn is_loss(calls: u64, arrivals: u64) -> bool {
     calls >= FEWEST && calls.saturating_mul(100) >= arrivals.saturating_mul(LOSS)
 }
 

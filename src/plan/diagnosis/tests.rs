@@ -303,8 +303,64 @@ fn evidence_reads_as_a_sentence() {
     assert_eq!(
         diagnose(&window).to_string(),
         "too small: 35 of 1000 calls refused (30 queue full, 5 waited too long); \
-         100.0 calls/s of 40ms need 4 slots on average, 10 for their bursts; there are 10; \
+         100.0 calls/s of 40 ms need 4 slots on average, 10 for their bursts; there are 10; \
          4.0 of 10 slots in use on average, 10 at most"
+    );
+}
+
+#[test]
+fn every_kind_of_evidence_reads_as_a_sentence() {
+    let level = Level {
+        average: 12.34,
+        peak: 20,
+    };
+    let read = |evidence: Evidence, text: &str| assert_eq!(evidence.to_string(), text);
+    let (before, age) = (40 * MS, 9 * SECOND);
+    read(
+        Evidence::NothingEnds { before, age },
+        "half of the slots in use are held for 9.0 s or more, and a hold lasts 40 ms",
+    );
+    let held = |slots| Evidence::HeldThrough {
+        slots,
+        oldest: 600 * SECOND,
+        hold: 40 * MS,
+    };
+    read(
+        held(1),
+        "1 slot was held all the time, the oldest for 600 s, and a hold lasts 40 ms",
+    );
+    read(
+        held(2),
+        "2 slots were held all the time, the oldest for 600 s, and a hold lasts 40 ms",
+    );
+    let waiting = Evidence::Waiting {
+        waiting: level,
+        slots: 10,
+        max_waiters: 20,
+    };
+    read(
+        waiting,
+        "12.3 callers wait for 10 slots on average, 20 at most, of 20 that may",
+    );
+    let useless = Evidence::UselessQueue {
+        max_waiters: 20,
+        useful: 0,
+        deadline: 45 * SECOND,
+    };
+    read(
+        useless,
+        "20 may wait, but only 0 of them would be done within 45.0 s",
+    );
+    let neighbours = Evidence::NeighboursRefused {
+        refused: 10,
+        arrivals: 100,
+        spare: 5,
+        reserved: 20,
+    };
+    read(
+        neighbours,
+        "10 of 100 calls of its neighbours were refused while slots were free here; \
+         5 of 20 reserved ones were not needed",
     );
 }
 

@@ -42,11 +42,11 @@ pub struct Window {
     pub ages: Ages,
     /// How long its callers have, waiting and work together, if it is known.
     pub deadline: Option<Duration>,
-    /// The other partitions of the budget.
+    /// The other partitions of the budget, or, live, of the server.
     pub neighbours: Neighbours,
 }
 
-/// The other partitions of a budget, in a window.
+/// The other partitions of a budget or a server, in a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Neighbours {

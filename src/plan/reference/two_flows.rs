@@ -7,9 +7,9 @@ use serde::Deserialize;
 
 use crate::admission::{ClassId, ClassRules, HandOver, Rules};
 use crate::plan::formulas::{Rate, erlangs};
-use crate::plan::number::{float, ratio};
+use crate::plan::number::{float, ratio, whole};
 use crate::plan::simulator::{
-    Arrivals, Flow, HoldTime, InvalidScenario, Measured, Scenario, Simulation, replay,
+    Arrivals, Flow, HoldTime, InvalidScenario, MOST_CALLS, Measured, Scenario, Simulation, replay,
 };
 
 use super::lehmer::Lehmer;
@@ -176,9 +176,7 @@ impl TwoFlows {
     /// # Errors
     /// Settings that cannot be run: see [`InvalidModel`].
     pub fn run(&self, layout: &Layout, day: Day) -> Result<BurstyRun, InvalidModel> {
-        let calls = self.calls()?;
-        let scenario = self.scenario(layout, day)?;
-        let Simulation { spans, curve } = replay(&scenario, calls)?;
+        let Simulation { spans, curve } = self.simulate(layout, day)?;
         let curves = curve.into_iter().flat_map(|curve| curve.flows);
         let busy = curves.flat_map(|flow| flow.held).map(u128::from).sum();
         Ok(BurstyRun {
@@ -188,6 +186,17 @@ impl TwoFlows {
                 .expect("bug: there is the whole run"),
             average_busy: ratio(busy, self.rounds.into()),
         })
+    }
+
+    /// Runs it; the whole run is reported, and there is a curve with a point a round.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn simulate(&self, layout: &Layout, day: Day) -> Result<Simulation, InvalidModel> {
+        let scenario = self.scenario(layout, day)?;
+        // Before any call is drawn: there may be more than can be.
+        scenario.check()?;
+        Ok(replay(&scenario, self.calls()?)?)
     }
 
     /// What a split saves for a flow in the slowdown.
@@ -226,6 +235,10 @@ impl TwoFlows {
     fn calls(&self) -> Result<Vec<(Duration, usize)>, InvalidModel> {
         let lambdas = self.flows.iter().map(|flow| self.lambda(flow));
         let lambdas = lambdas.collect::<Result<Vec<_>, _>>()?;
+        let expected = whole(lambdas.iter().sum::<f64>() * f64::from(self.rounds));
+        if expected > MOST_CALLS {
+            return Err(InvalidScenario::TooManyCalls(expected).into());
+        }
         let mut random = Lehmer::new(self.seed).ok_or(InvalidModel::Seed(self.seed))?;
         let mut calls = Vec::new();
         for round in 0..self.rounds {

@@ -37,6 +37,49 @@ impl HoldTime {
         Ok(Self::Empirical(csv::seconds(text)?.into()))
     }
 
+    /// Log-normal with this mean, of which one hold in a hundred is longer than `p99`. `None` if there is no
+    /// such distribution: `p99` is below the mean, or above 14.9 times it.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use partitioned_pool::plan::simulator::HoldTime;
+    ///
+    /// let ms = Duration::from_millis;
+    /// let Some(HoldTime::LogNormal { spread, .. }) = HoldTime::from_p99(ms(40), ms(150)) else { panic!() };
+    /// assert_eq!(format!("{spread:.2}"), "0.82");
+    /// assert_eq!(HoldTime::from_p99(ms(40), ms(30)), None);
+    /// ```
+    #[must_use]
+    pub fn from_p99(mean: Duration, p99: Duration) -> Option<Self> {
+        // With mean m, p99 is m exp(z s - s^2 / 2), z being the 99th percentile of the normal distribution. Of the
+        // two s that solve it the smaller is meant.
+        const Z: f64 = 2.326_347_874_040_841;
+        let log = libm::log(p99.as_secs_f64() / mean.as_secs_f64());
+        let rest = Z * Z - 2.0 * log;
+        if mean.is_zero() || !(log >= 0.0 && rest >= 0.0) {
+            return None;
+        }
+        let sigma = Z - rest.sqrt();
+        let spread = libm::expm1(sigma * sigma).sqrt();
+        Some(Self::LogNormal { mean, spread })
+    }
+
+    /// Each hold so many times as long.
+    #[must_use]
+    pub fn times(&self, factor: u32) -> Self {
+        let times = |hold: &Duration| hold.saturating_mul(factor);
+        match self {
+            Self::Fixed(hold) => Self::Fixed(times(hold)),
+            Self::Exponential(mean) => Self::Exponential(times(mean)),
+            Self::LogNormal { mean, spread } => Self::LogNormal {
+                mean: times(mean),
+                spread: *spread,
+            },
+            Self::Empirical(holds) => Self::Empirical(holds.iter().map(times).collect()),
+        }
+    }
+
     /// The mean; zero of an empty list.
     #[must_use]
     pub fn mean(&self) -> Duration {
@@ -100,6 +143,32 @@ mod tests {
         let mean = holds.iter().sum::<f64>() / 200_000.0;
         let variance = holds.iter().map(|h| (h - mean).powi(2)).sum::<f64>() / 200_000.0;
         (whole(mean / 1e3), variance.sqrt() / mean)
+    }
+
+    #[test]
+    fn one_hold_in_a_hundred_is_longer_than_the_p99() {
+        for p99 in [41, 60, 150, 500] {
+            let hold = HoldTime::from_p99(40 * MS, p99 * MS).unwrap();
+            let (sampler, mut luck) = (hold.sampler(), Random::new(3));
+            let longer = (0..100_000).filter(|_| sampler.hold(luck.draw()) > nanos(p99 * MS));
+            let longer = longer.count();
+            assert!((850..1150).contains(&longer), "{p99}: {longer}");
+        }
+        assert_eq!(HoldTime::from_p99(40 * MS, 39 * MS), None);
+        assert_eq!(HoldTime::from_p99(40 * MS, 601 * MS), None);
+        assert_eq!(HoldTime::from_p99(Duration::ZERO, MS), None);
+    }
+
+    #[test]
+    fn a_tenfold_hold_is_of_the_same_shape() {
+        let list = HoldTime::Empirical([MS, 2 * MS].into());
+        assert_eq!(
+            list.times(10),
+            HoldTime::Empirical([10 * MS, 20 * MS].into())
+        );
+        let (mean, spread) = (MS, 0.5);
+        let log_normal = HoldTime::LogNormal { mean, spread };
+        assert_eq!(log_normal.times(10).mean(), 10 * MS);
     }
 
     #[test]

@@ -38,6 +38,7 @@ pub use arrivals::Arrivals;
 pub use csv::InvalidCsv;
 pub use holds::HoldTime;
 pub use outcome::{ClassOutcome, Curve, FlowCurve, FlowOutcome, Measured, Simulation, Waits};
+pub(super) use scenario::MOST_CALLS;
 pub use scenario::{AtDeadline, Flow, Incident, InvalidScenario, Scenario, Span};
 
 /// Something that happened in a run.

@@ -1,8 +1,9 @@
 //! The virtual clock, and the ledger that it drives.
 //!
-//! In one instant things happen in this order, over and over until nothing is left: holds end, all of
-//! them, and their slots are handed over; waiters leave whose time is up; the recorder looks; one call
-//! comes. So a slot that comes free in a waiter's last instant is still its own.
+//! In one instant things happen in this order, over and over until nothing is left: holds end, and their
+//! slots are handed over; waiters leave whose time is up; the recorder looks; one call comes. So a slot
+//! that comes free in a waiter's last instant is still its own. Which of several holds ends first makes no
+//! difference to who gets a slot (tested in `tests/it/ledger.rs`).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -152,7 +153,7 @@ impl<F: FnMut(Event)> Run<F> {
                 return;
             }
             if end <= leave && end <= tick {
-                self.end_all(end);
+                self.end();
             } else if leave <= tick {
                 self.leave();
             } else {
@@ -207,44 +208,27 @@ impl<F: FnMut(Event)> Run<F> {
         self.tell(call, What::Queued, now);
     }
 
-    fn end_all(&mut self, now: u64) {
-        let at = Duration::from_nanos(now);
-        let first = self.end_one(now);
-        if due(&self.ends) > now {
-            let grant = self.ledger.release(first, at);
-            grant
-                .into_iter()
-                .for_each(|g| self.granted(g.waiter, g.hold, now));
-            return;
-        }
-        let mut holds = vec![first];
-        while due(&self.ends) == now {
-            holds.push(self.end_one(now));
-        }
-        for grant in self.ledger.release_all(holds, at) {
-            self.granted(grant.waiter, grant.hold, now);
-        }
-    }
-
-    fn end_one(&mut self, now: u64) -> Hold {
-        let Reverse((_, _, key)) = self.ends.pop().expect("bug: it was looked at");
+    fn end(&mut self) {
+        let Reverse((now, _, key)) = self.ends.pop().expect("bug: it was looked at");
         let Running { call, hold, late } = self.running.remove(key);
         let fate = if late { Fate::Late } else { Fate::Served };
         let length = now - nanos(hold.since());
         self.record.ended(call, length, fate, now);
         self.tell(call, What::Ended { late }, now);
-        hold
-    }
-
-    fn granted(&mut self, call: Call, hold: Hold, now: u64) {
-        self.record.unqueued(call, now);
-        self.start(call, hold, now);
+        if let Some(grant) = self.ledger.release(hold, Duration::from_nanos(now)) {
+            self.record.unqueued(grant.waiter, now);
+            self.start(grant.waiter, grant.hold, now);
+        }
     }
 
     fn leave(&mut self) {
         let Reverse((now, _, key)) = self.leaves.pop().expect("bug: it was looked at");
         let (ticket, call) = self.waiting.remove(key);
-        if self.ledger.leave(ticket).is_some() {
+        if self
+            .ledger
+            .leave(ticket, Duration::from_nanos(now))
+            .is_some()
+        {
             self.record.unqueued(call, now);
             self.refuse(call, None, What::GaveUp, now);
         }
@@ -267,7 +251,7 @@ impl<F: FnMut(Event)> Run<F> {
 
     fn finish(mut self) -> Simulation {
         self.record.stop(self.length, &self.ledger);
-        for call in self.ledger.leave_all() {
+        for call in self.ledger.leave_all(Duration::from_nanos(self.length)) {
             self.record.fate(call, Fate::Waiting);
         }
         for (_, running) in self.running {

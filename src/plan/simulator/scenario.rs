@@ -8,7 +8,7 @@ use super::arrivals::Arrivals;
 use super::holds::HoldTime;
 
 /// The most calls that a run may have. Each that waits costs 8 bytes until the end.
-pub(super) const MOST_CALLS: u64 = 50_000_000;
+pub(in crate::plan) const MOST_CALLS: u64 = 50_000_000;
 
 /// The most points of a curve.
 const MOST_POINTS: u128 = 1_000_000;
@@ -121,7 +121,7 @@ impl Scenario {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), InvalidScenario> {
+    pub(in crate::plan) fn check(&self) -> Result<(), InvalidScenario> {
         Ledger::<()>::new(self.rules.clone())?;
         if self.length.is_zero() || self.length > LONGEST {
             return Err(InvalidScenario::Length(self.length));

@@ -58,10 +58,14 @@ enum Move {
     Discard(usize),
     Fill(usize),
     LosePatience(usize),
+    OpeningFailedForNow(usize),
+    OpeningIsLate(usize),
+    Probe(usize),
+    BecomeGhost(usize),
 }
 
 fn moves() -> impl Strategy<Value = Vec<Move>> {
-    let one = (0..15_u8, 0..16_usize).prop_map(|(kind, n)| match kind {
+    let one = (0..20_u8, 0..16_usize).prop_map(|(kind, n)| match kind {
         0..4 => Move::Acquire(n),
         4 => Move::GiveBack(n),
         5 => Move::GiveBackBusy(n),
@@ -73,6 +77,10 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
         11 => Move::Poll(n),
         12 => Move::Discard(n),
         13 => Move::LosePatience(n),
+        14 => Move::OpeningFailedForNow(n),
+        15 => Move::OpeningIsLate(n),
+        16..18 => Move::Probe(n),
+        18 => Move::BecomeGhost(n),
         _ => Move::Fill(n),
     });
     vec(one, 1..200)
@@ -88,6 +96,8 @@ struct World {
     returning: Vec<(Hold, Boxed)>,
     opening: Vec<Place>,
     closing: Vec<Boxed>,
+    /// Openings that are ghosts.
+    late: Vec<Place>,
     clock: u64,
     opened: u32,
 }
@@ -101,18 +111,22 @@ impl World {
         };
         let classes = layout.classes.iter();
         let classes = classes.map(|(rules, wardrobe)| ClassOfStore {
+            reserved: rules.reserved,
             max: rules.max,
             wardrobe: *wardrobe,
         });
+        let mut store = Store::new(layout.capacity, classes);
+        store.retry();
         Self {
             ledger: Ledger::new(rules).unwrap(),
-            store: Store::new(layout.capacity, classes),
+            store,
             layout,
             used: Vec::new(),
             seeking: Vec::new(),
             returning: Vec::new(),
             opening: Vec::new(),
             closing: Vec::new(),
+            late: Vec::new(),
             clock: 0,
             opened: 0,
         }
@@ -130,25 +144,31 @@ impl World {
             Move::GiveBackBusy(n) => self.give_back_busy(n),
             Move::Settle(n) => self.settle(n),
             Move::Opened(n) => self.opened(n),
-            Move::OpeningFailed(n) => self.opening_failed(n),
+            Move::OpeningFailed(n) => self.opening_failed(n, "28P01"),
             Move::Closed(n) => self.closed(n),
             Move::StopSeeking(n) => self.stop_seeking(n),
             Move::Poll(n) => self.poll(n),
             Move::Discard(n) => self.discard(n),
             Move::LosePatience(n) => self.lose_patience(n),
+            Move::OpeningFailedForNow(n) => self.opening_failed(n, "53300"),
+            Move::OpeningIsLate(n) => self.opening_is_late(n),
+            Move::Probe(n) => self.store.probe(self.class(n)),
+            Move::BecomeGhost(n) => self.become_ghost(n),
             Move::Fill(n) => self.pump(ClassId::new(n % self.layout.classes.len()), 2),
         }
-        // As the pool does: giving back must be enough by itself.
+        // As the pool does: giving back must be enough for whoever it wakes.
         if matches!(
             next,
-            Move::Acquire(_)
-                | Move::Opened(_)
-                | Move::OpeningFailed(_)
-                | Move::LosePatience(_)
-                | Move::Closed(_)
+            Move::GiveBack(_) | Move::GiveBackBusy(_) | Move::Settle(_)
         ) {
+            (0..self.seeking.len()).for_each(|_| self.poll(0));
+        } else {
             self.pump(ClassId::new(0), 0);
         }
+    }
+
+    fn class(&self, n: usize) -> ClassId {
+        ClassId::new(n % self.layout.classes.len())
     }
 
     fn pump(&mut self, class: ClassId, min_idle: u32) {
@@ -181,16 +201,17 @@ impl World {
     /// What a caller does with a connection: it dresses it if need be.
     fn take(&mut self, hold: Hold, mut link: Boxed) {
         assert_eq!(link.place.class, hold.class());
-        if link.dress != Some(hold.class()) {
-            let worn = link.dress.expect("nobody hands out what is being dressed");
-            assert_eq!(
-                self.wardrobe(worn),
-                self.wardrobe(hold.class()),
-                "it cannot be dressed"
-            );
-        }
-        link.dress = Some(hold.class());
+        let worn = link.dress.expect("nobody hands out what is being dressed");
+        assert_eq!(
+            self.wardrobe(worn),
+            self.wardrobe(hold.class()),
+            "it cannot be dressed"
+        );
+        let is_taken_over = link.dress.replace(hold.class()) != Some(hold.class());
         self.used.push((hold, link));
+        if is_taken_over {
+            self.pump(ClassId::new(0), 0);
+        }
     }
 
     fn wardrobe(&self, class: ClassId) -> usize {
@@ -262,21 +283,39 @@ impl World {
         }
     }
 
-    fn opening_failed(&mut self, n: usize) {
+    fn opening_failed(&mut self, n: usize, code: &str) {
         let Some(place) = pick(&mut self.opening, n) else {
             return;
         };
         let class = place.class;
-        self.store.gone(place);
-        let failure = Failure::new(Some("28P01".to_owned()), "no");
-        drop(self.store.opening_failed(class, failure));
+        drop(self.store.gone(place));
+        drop(self.store.opening_failed(class, failure(code)));
+    }
+
+    /// It has outlasted its time, and counts until its end is known.
+    fn opening_is_late(&mut self, n: usize) {
+        let Some(mut place) = pick(&mut self.opening, n) else {
+            return;
+        };
+        let class = place.class;
+        self.store.shift(&mut place, Stage::Ghost);
+        drop(self.store.opening_failed(class, failure("28P01")));
+        self.late.push(place);
+    }
+
+    fn become_ghost(&mut self, n: usize) {
+        if !self.closing.is_empty() {
+            let at = n % self.closing.len();
+            self.store.shift(&mut self.closing[at].place, Stage::Ghost);
+        }
     }
 
     fn closed(&mut self, n: usize) {
-        let Some(link) = pick(&mut self.closing, n) else {
-            return;
-        };
-        self.store.gone(link.place);
+        if let Some(place) = pick(&mut self.late, n) {
+            drop(self.store.gone(place));
+        } else if let Some(link) = pick(&mut self.closing, n) {
+            drop(self.store.gone(link.place));
+        }
     }
 
     fn stop_seeking(&mut self, n: usize) {
@@ -308,7 +347,8 @@ impl World {
     fn lose_patience(&mut self, n: usize) {
         if !self.seeking.is_empty() {
             let (_, key) = self.seeking[n % self.seeking.len()];
-            self.store.lose_patience(key);
+            self.store
+                .lose_patience(self.seeking[n % self.seeking.len()].0.class(), key);
         }
     }
 
@@ -329,6 +369,8 @@ impl World {
             "1: {total} of {}",
             self.layout.capacity
         );
+        let free = self.layout.capacity - total;
+        assert!(free >= self.store.lack(), "2: {free} free");
         for (shelf, (rules, _)) in self.store.shelves.iter().zip(&self.layout.classes) {
             assert!(shelf.counts.total() <= rules.max, "1: a class");
             assert_eq!(shelf.idle.len(), shelf.counts.of(Stage::Idle) as usize);
@@ -336,7 +378,7 @@ impl World {
         for (index, shelf) in self.store.shelves.iter().enumerate() {
             let class = ClassId::new(index);
             for link in &shelf.idle {
-                assert_eq!((link.dress, link.place.class), (Some(class), class), "5");
+                assert_eq!((link.dress, link.place.class), (Some(class), class), "6");
             }
             if shelf.unserved() > 0 {
                 self.nothing_is_there_for(class);
@@ -344,26 +386,24 @@ impl World {
         }
     }
 
-    /// 2 and 4: a seeker without prospect waits for a place that is about to come free.
+    /// 3 and 5: a seeker without prospect waits for a place that is about to come free.
     fn nothing_is_there_for(&self, class: ClassId) {
         let own = &self.store.shelves[class.index()];
-        assert!(own.idle.is_empty(), "3");
+        assert!(own.idle.is_empty(), "4");
         if !own.has_room() {
             return;
         }
-        assert_eq!(self.store.total(), self.layout.capacity, "2");
-        let idle = self
-            .store
-            .shelves
-            .iter()
-            .filter(|shelf| !shelf.idle.is_empty());
-        for shelf in idle {
-            assert_ne!(
-                shelf.rules.wardrobe, own.rules.wardrobe,
-                "4: it could be taken over"
-            );
-            assert!(!self.store.room_is_short(), "4: it stands in the way");
-        }
+        assert!(!self.store.may_open(class), "3");
+        let suits = |worn| self.store.can_dress(class, worn);
+        assert_eq!(
+            self.store.least_needed(class, suits),
+            None,
+            "5: it could be taken over"
+        );
+        let stands_in_the_way = |worn| !self.store.can_dress(class, worn);
+        let other = self.store.least_needed(class, stands_in_the_way);
+        let helps = self.store.would_help_to_close(class);
+        assert!(other.is_none() || !helps, "5: it stands in the way");
     }
 
     /// Everybody goes, and everything that is under way comes to its end.
@@ -380,7 +420,7 @@ impl World {
         while !self.opening.is_empty() {
             self.opened(0);
         }
-        while !self.closing.is_empty() {
+        while !self.closing.is_empty() || !self.late.is_empty() {
             self.closed(0);
         }
         self.check();
@@ -393,6 +433,10 @@ impl World {
         );
         assert_eq!(self.ledger.used(), 0);
     }
+}
+
+fn failure(code: &str) -> Failure {
+    Failure::new(Some(code.to_owned()), "no")
 }
 
 fn pick<T>(from: &mut Vec<T>, n: usize) -> Option<T> {
@@ -463,6 +507,143 @@ fn a_seeker_that_loses_its_patience_takes_one_over() {
     assert_eq!(world.store.shelves[0].idle.len(), 0);
 }
 
+fn of(reserved: u32, max: u32) -> ClassRules {
+    ClassRules {
+        reserved,
+        max,
+        queue: 0,
+    }
+}
+
+fn world(capacity: u32, classes: Vec<(ClassRules, usize)>) -> World {
+    World::new(Layout { capacity, classes })
+}
+
+fn make(world: &mut World, moves: impl IntoIterator<Item = Move>) {
+    for next in moves {
+        world.make(next);
+        world.check();
+    }
+}
+
+#[test]
+fn a_role_that_is_full_does_not_keep_another_from_opening() {
+    let mut world = world(4, vec![(of(2, 4), 0), (of(2, 4), 1)]);
+    make(
+        &mut world,
+        [
+            Move::Acquire(1),
+            Move::OpeningFailedForNow(0),
+            Move::Acquire(0),
+        ],
+    );
+    let opening: Vec<_> = world
+        .opening
+        .iter()
+        .map(|place| place.class.index())
+        .collect();
+    assert_eq!(opening, [0], "class 1 has to wait for its prober");
+    assert!(world.store.trouble(ClassId::new(0)).is_none());
+    assert!(world.store.trouble(ClassId::new(1)).is_some());
+}
+
+#[test]
+fn while_nothing_can_be_opened_what_is_idle_is_taken_over() {
+    let mut world = world(4, vec![(of(2, 4), 0), (of(0, 4), 0)]);
+    make(
+        &mut world,
+        [
+            Move::Acquire(1),
+            Move::Opened(0),
+            Move::Poll(0),
+            Move::GiveBack(0),
+        ],
+    );
+    make(
+        &mut world,
+        [
+            Move::Acquire(0),
+            Move::OpeningFailedForNow(0),
+            Move::Poll(0),
+        ],
+    );
+    assert_eq!((world.seeking.len(), world.used.len()), (0, 1));
+}
+
+#[test]
+fn while_nothing_can_be_opened_what_comes_back_is_taken_over() {
+    let mut world = world(4, vec![(of(2, 4), 0), (of(0, 4), 0)]);
+    make(
+        &mut world,
+        [Move::Acquire(1), Move::Opened(0), Move::Poll(0)],
+    );
+    make(&mut world, [Move::Acquire(0), Move::OpeningFailedForNow(0)]);
+    assert_eq!(world.seeking.len(), 1);
+    make(&mut world, [Move::GiveBack(0), Move::Poll(0)]);
+    assert_eq!((world.seeking.len(), world.used.len()), (0, 1));
+}
+
+#[test]
+fn what_is_reserved_is_not_taken_by_the_ghosts_of_another() {
+    let mut world = world(4, vec![(of(2, 4), 0), (of(0, 4), 1)]);
+    for _ in 0..4 {
+        make(
+            &mut world,
+            [Move::Acquire(1), Move::OpeningIsLate(0), Move::Poll(0)],
+        );
+    }
+    assert_eq!(
+        world.late.len(),
+        2,
+        "the others have no place for an opening"
+    );
+    make(&mut world, [Move::Acquire(0), Move::Acquire(0)]);
+    assert_eq!(world.opening.len(), 2);
+}
+
+#[test]
+fn for_one_seeker_one_connection_is_closed() {
+    let mut world = world(5, vec![(of(0, 2), 0), (of(0, 5), 1), (of(0, 5), 2)]);
+    let acquire = [0, 0, 2, 2, 2].map(Move::Acquire);
+    make(&mut world, acquire);
+    for next in [Move::Opened(0), Move::Poll(0), Move::GiveBack(0)] {
+        make(&mut world, [next; 5]);
+    }
+    // Class 0 is at its cap, with two ghosts and two seekers that no place can help.
+    make(
+        &mut world,
+        [
+            Move::Discard(0),
+            Move::BecomeGhost(0),
+            Move::Discard(0),
+            Move::BecomeGhost(1),
+        ],
+    );
+    make(&mut world, [Move::Acquire(0), Move::Acquire(0)]);
+    assert_eq!(world.closing.len(), 2);
+    make(&mut world, [Move::Acquire(1)]);
+    assert_eq!(world.closing.len(), 3);
+}
+
+#[test]
+fn a_seeker_of_a_class_at_its_cap_hears_of_the_room() {
+    let mut world = world(3, vec![(of(0, 2), 0), (of(0, 2), 0)]);
+    let one = |class| [Move::Acquire(class), Move::Opened(0), Move::Poll(0)];
+    make(&mut world, one(0));
+    // Closing, without a slot, it counts for class 0.
+    make(&mut world, [Move::GiveBack(0), Move::Discard(0)]);
+    make(&mut world, one(1));
+    make(&mut world, one(1));
+    // The first seeker of class 0 is answered with a connection of class 1, of which it does not hear; the
+    // second finds the cap.
+    make(&mut world, [Move::Acquire(0)]);
+    world.give_back(0);
+    make(&mut world, [Move::Acquire(0)]);
+    assert_eq!(world.seeking.len(), 2);
+    make(&mut world, [Move::StopSeeking(0), Move::Poll(0)]);
+    assert_eq!(world.seeking.len(), 0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
@@ -492,6 +673,9 @@ proptest! {
         // From here on nobody gives anything back, and nothing fails.
         let rounds = 4 * world.layout.capacity as usize + 4;
         for _ in 0..rounds {
+            for class in 0..world.layout.classes.len() {
+                world.make(Move::Probe(class));
+            }
             for next in [Move::Opened(0), Move::Closed(0), Move::Settle(0)] {
                 world.make(next);
                 world.check();

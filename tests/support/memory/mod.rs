@@ -21,6 +21,9 @@ use partitioned_pool::error::Failure;
 /// The URL of a server that always works.
 pub(crate) const STEADY: &str = "memory://steady";
 
+/// The URL of another server that always works.
+pub(crate) const ELSEWHERE: &str = "elsewhere://steady";
+
 /// The URL of a server that accepts connections and answers no check of them.
 pub(crate) const MUTE: &str = "memory://mute";
 
@@ -62,13 +65,14 @@ impl Driver for Memory {
 
     fn new(settings: &PartitionSettings, (): &(), _: &[Self]) -> Result<Self, String> {
         let url = settings.url.expose();
-        if url != STEADY && url != MUTE {
-            return Err(format!("is neither {STEADY} nor {MUTE}"));
-        }
+        let all = [STEADY, MUTE, ELSEWHERE];
+        let Some((hosts, database)) = url.split_once("://").filter(|_| all.contains(&url)) else {
+            return Err(format!("is none of {all:?}"));
+        };
         let endpoint = Endpoint {
-            hosts: "memory".to_owned(),
+            hosts: hosts.to_owned(),
             user: "nobody".to_owned(),
-            database: url.trim_start_matches("memory://").to_owned(),
+            database: database.to_owned(),
         };
         Ok(Self {
             endpoint,

@@ -1,6 +1,6 @@
 //! Drawing.
 
-#![allow(dead_code, reason = "each example uses its own part of this module")]
+#![allow(dead_code, reason = "whoever draws uses its own part of this module")]
 
 // Okabe and Ito's, which people tell apart whatever colours they see.
 pub(crate) const BLUE: &str = "#0072B2";

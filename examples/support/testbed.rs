@@ -1,6 +1,6 @@
 //! The network that fails on demand and the roles, as the tests have them.
 
-#![allow(dead_code, reason = "the sieges need a part of what the tests do")]
+#![allow(dead_code, reason = "each example needs a part of what the tests do")]
 
 #[path = "../../tests/it/support/attempts.rs"]
 pub(crate) mod attempts;

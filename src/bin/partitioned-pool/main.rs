@@ -1,0 +1,37 @@
+//! `partitioned-pool`: what can be known of a service's connections before it is deployed.
+//!
+//! Exit code: 0 done, 1 it does not fit or a promise fails, 2 the input is wrong.
+
+mod output;
+mod plan;
+mod svg;
+mod table;
+mod words;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Postgres connections in partitions: what can be known before a deploy.
+///
+/// Exit code: 0 done, 1 it does not fit or a promise fails, 2 the input is wrong.
+#[derive(Parser)]
+#[command(name = "partitioned-pool", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Sizes, simulations and comparisons, from a description in TOML.
+    #[command(subcommand)]
+    Plan(plan::Command),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Plan(command) => plan::run(command),
+    };
+    output::exit(done)
+}
