@@ -142,7 +142,7 @@ impl Compared {
                 day.to_owned(),
                 show::share(measured.utilisation()),
                 grouped(refused),
-                grouped(stranded(measured)),
+                grouped(measured.stranded_refusals),
                 radius,
             ]);
         }
@@ -168,7 +168,7 @@ impl Compared {
             "layout": name,
             "healthy": show::span_json(sizes, healthy.0, healthy.1, None),
             "incident": show::span_json(sizes, incident.0, incident.1, Some(healthy.1)),
-            "stranded": { "healthy": stranded(healthy.1), "incident": stranded(incident.1) },
+            "stranded": { "healthy": healthy.1.stranded_refusals, "incident": incident.1.stranded_refusals },
             "blast_radius": show::struck_json(&self.radius),
         })
     }
@@ -180,14 +180,6 @@ impl Compared {
             description.incident_span(),
         )
     }
-}
-
-fn stranded(measured: &Measured) -> u64 {
-    measured
-        .classes
-        .iter()
-        .map(|class| class.stranded_refusals)
-        .sum()
 }
 
 /// Fixed splits: the first partition gets so many, the others the rest in proportion to their peaks. As JSON, and
