@@ -132,7 +132,7 @@ fn a_simulation_as_json_counts_every_call() {
 fn the_published_figures_are_reproduced() {
     let text = stdout(&run(&["reference"]), 0);
     assert!(
-        text.contains("103 published figures, all reproduced"),
+        text.contains("103 published figures, all reproduced: "),
         "{text}"
     );
     let json = json(&run(&["reference", "--json"]), 0);
@@ -140,6 +140,17 @@ fn the_published_figures_are_reproduced() {
         (&json["differ"], json["figures"].as_array().unwrap().len()),
         (&0.into(), 103)
     );
+    let by = |what: &str| {
+        let figures = json["figures"].as_array().unwrap().iter();
+        figures.filter(|figure| figure["by"] == what).count()
+    };
+    let said = format!(
+        "{} through the ledger, {} by formula",
+        by("ledger"),
+        by("formula")
+    );
+    assert!(by("formula") > 0 && text.contains(&said), "{said}");
+    assert_eq!(by("ledger") + by("formula"), 103);
 }
 
 /// An example with other settings: each pair is found in it, and replaced.
@@ -448,12 +459,12 @@ fn what_is_wrong_with_a_description_is_said_in_one_line_with_its_place() {
         ("[[flow".to_owned(), "line 1: ".to_owned()),
         ("model = \"three\"".to_owned(), "line 1: model must be \"flows\", \"ten_workers\" or \"two_flows\"".to_owned()),
         ("model = \"ten_workers\"\nworker = 3".to_owned(), "line 2: unknown key `worker`; known here are `seconds`, `incident`, `workers`, `class`".to_owned()),
-        ("model = \"ten_workers\"\nworkers = 0".to_owned(), ": class 0: max 10 is above the budget's capacity 0".to_owned()),
+        ("model = \"ten_workers\"\nworkers = 0".to_owned(), " line 2: workers must be 1 or more".to_owned()),
         ("model = \"two_flows\"\nrounds = 4000000000".to_owned(), "makes more than 1000000 points".to_owned()),
-        ("model = \"two_flows\"\nrounds = 1000000\n[[flow]]\nname = \"a\"\narrivals_per_second = 69000.0\nhold_rounds = 1".to_owned(), "690000000 calls are expected".to_owned()),
+        ("model = \"two_flows\"\nrounds = 1000000\nsplits = []\n[[flow]]\nname = \"a\"\narrivals_per_second = 69000.0\nhold_rounds = 1".to_owned(), "690000000 calls are expected".to_owned()),
         ("model = \"ten_workers\"\nseconds = 4000000000".to_owned(), "must last more than nothing and at most ten years".to_owned()),
         (flow("rate_per_replica = 5") + "[[budget]]\nname = \"m\"\ncapacity = 9\n[[partition]]\nname = \"a\"\nbudget = \"m\"\nreserved = 4\nmax_connections = 3", "line 8: partition a: reserved is above max_connections".to_owned()),
-        ("model = \"two_flows\"\nseed = 0".to_owned(), ": a seed of 0 gives nothing but zeros".to_owned()),
+        ("model = \"two_flows\"\nseed = 0".to_owned(), " line 2: a seed of 0 gives nothing but zeros".to_owned()),
         (flow("rate_per_replica = 1e9") + "[[budget]]\ncapacity = 9\n[[partition]]\nname = \"a\"\nmax_connections = 9", "calls are expected; a run may have".to_owned()),
         (flow("rate_per_replica = 5") + "[[partition]]\nname = \"b\"\nmax_connections = 9", ": flows call the partition a, which is not stated".to_owned()),
         (flow("rate_per_replica = 5") + "[[partition]]\nname = \"a\"\nmax_connections = 0", "line 7: max_connections: expected a whole number from 1 to 262143, found 0".to_owned()),
@@ -461,6 +472,89 @@ fn what_is_wrong_with_a_description_is_said_in_one_line_with_its_place() {
     ] {
         let said = refused(&fed(&["simulate"], &text));
         assert!(said.starts_with("standard input") && said.contains(&problem), "{text}\nsaid: {said}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_model_is_said_with_its_line() {
+    let class =
+        |name: &str| format!("[[class]]\nname = \"{name}\"\nmax = 9\narrivals_per_second = 1\n");
+    let flow = |name: &str| {
+        format!("[[flow]]\nname = \"{name}\"\narrivals_per_second = 9\nhold_rounds = 1\n")
+    };
+    let ten = |text: &str| format!("model = \"ten_workers\"\n{text}");
+    let two = |text: &str| format!("model = \"two_flows\"\n{text}");
+    for (text, problem) in [
+        (
+            ten(&(class("a") + &class("a"))),
+            "line 6: name: \"a\" is there twice; names are unique",
+        ),
+        (
+            ten(&(class("a") + &class(""))),
+            "line 6: name: \"\" is no name; one has 1 to 64 characters",
+        ),
+        (
+            ten(&class("a\\u0007b")),
+            "line 2: name: \"a\\u{7}b\" is no name",
+        ),
+        (
+            ten(&class(&"a".repeat(65))),
+            "is no name; one has 1 to 64 characters",
+        ),
+        (
+            ten("class = []"),
+            "line 2: [[class]]: there is none; state one at least",
+        ),
+        (
+            ten("incident = [40, 70]"),
+            "line 2: an incident is [from, until], within the 60 seconds of the run, not [40, 70]",
+        ),
+        (
+            ten("incident = [9, 9]"),
+            "line 2: an incident is [from, until]",
+        ),
+        (
+            ten("seconds = 20"),
+            "standard input: an incident is [from, until], within the 20 seconds of the run, not [10, 40]",
+        ),
+        (
+            ten("workers = 8"),
+            "standard input: class search: max is above the workers that there are",
+        ),
+        (
+            ten(&(class("a") + "reserved = 10")),
+            "line 2: class a: reserved is above max",
+        ),
+        (
+            ten(&(class("a") + "reserved = 9\n" + &class("b") + "reserved = 2")),
+            "the classes reserve 11 workers, and there are 10",
+        ),
+        (
+            two(&(flow("a") + &flow("a"))),
+            "line 6: name: \"a\" is there twice",
+        ),
+        (
+            two("splits = [[30, 2], [16, 15]]"),
+            "line 2: split 16/15: these are 31 slots, and slots is 32",
+        ),
+        (
+            two("seed = 3\nsplits = [[10, 10, 12]]"),
+            "line 3: split 10/10/12: it needs a pool for each flow, and there are 2",
+        ),
+        (
+            two("slots = 0\nsplits = []"),
+            "line 2: slots must be 1 or more",
+        ),
+        (
+            two("slowdown_starts_at_round = 4000"),
+            "line 2: the slowdown begins after the run has ended",
+        ),
+    ] {
+        let said = refused(&fed(&["simulate"], &text));
+        assert!(
+            said.starts_with("standard input") && said.contains(problem),
+            "{text}\nsaid: {said}"
+        );
     }
 }
 

@@ -10,7 +10,6 @@ use partitioned_pool::plan::formulas::{
 use partitioned_pool::plan::reference::{
     BurstyFlow, BurstyRun, Day, InvalidModel, Layout, PUBLISHED, TenWorkers, TwoFlows, WorkerClass,
 };
-use partitioned_pool::plan::simulator::InvalidScenario;
 use serde_json::Value;
 
 fn published() -> Value {
@@ -170,13 +169,13 @@ fn the_models_run_with_other_settings_from_a_file() {
 fn settings_that_cannot_be_run_are_refused_for_their_reason() {
     let mut model = TenWorkers::fixed(4);
     model.classes[0].reserved = 5;
-    assert!(matches!(model.run(), Err(InvalidScenario::Rules(_))));
-    let mut model = TenWorkers::shared();
-    model.incident = [40, 70];
     assert!(matches!(
         model.run(),
-        Err(InvalidScenario::Span { position: 0 })
+        Err(InvalidModel::Class { position: 0, .. })
     ));
+    let mut model = TenWorkers::shared();
+    model.incident = [40, 70];
+    assert!(matches!(model.run(), Err(InvalidModel::Incident { .. })));
 
     let flaw = |change: &dyn Fn(&mut TwoFlows)| {
         let mut model = TwoFlows::default();
@@ -193,10 +192,9 @@ fn settings_that_cannot_be_run_are_refused_for_their_reason() {
     let rate = |m: &mut TwoFlows| m.rounds_per_second = 0;
     assert_eq!(flaw(&rate), InvalidModel::Rate("tracking".to_owned()));
     let third = |m: &mut TwoFlows| m.flows.push(m.flows[0].clone());
-    assert!(matches!(
-        flaw(&third),
-        InvalidModel::Scenario(InvalidScenario::Flow { .. })
-    ));
+    assert!(matches!(flaw(&third), InvalidModel::Pools { flows: 3, .. }));
+    let too_long = |m: &mut TwoFlows| m.rounds = u32::MAX;
+    assert!(matches!(flaw(&too_long), InvalidModel::Scenario(_)));
 }
 
 fn worked() -> Value {

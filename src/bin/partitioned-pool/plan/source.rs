@@ -97,6 +97,20 @@ impl Source {
         Stop(format!("{} line {line}: {problem}", self.name))
     }
 
+    /// A problem with the value of a key, or with one entry of its list; with the whole, if it is not stated.
+    pub(super) fn at_key(&self, key: &str, entry: Option<usize>, problem: impl Display) -> Stop {
+        let table = DeTable::parse(&self.text).ok();
+        let value = table.as_ref().and_then(|table| table.get_ref().get(key));
+        let span = value.map(|value| match (value.get_ref(), entry) {
+            (DeValue::Array(list), Some(n)) => list.get(n).map_or(value.span(), Spanned::span),
+            _ => value.span(),
+        });
+        match span {
+            Some(span) => self.at(&span, problem),
+            None => self.whole(problem),
+        }
+    }
+
     /// A problem with the whole.
     pub(super) fn whole(&self, problem: impl Display) -> Stop {
         Stop(format!("{}: {problem}", self.name))
