@@ -453,6 +453,11 @@ fn what_is_wrong_with_a_description_is_said_in_one_line_with_its_place() {
         (flow(""), "line 1: flow a: state one of rate_per_replica, rate_of_fleet and arrivals_csv".to_owned()),
         (flow("arrivals_csv = \"nowhere.csv\""), "line 1: nowhere.csv cannot be read".to_owned()),
         (flow("rate_per_replica = 5\nhold_p99 = \"10min\""), "line 1: flow a: hold_p99 must be from 1 to 14.9 times the mean".to_owned()),
+        (flow("rate_per_replica = 5\npartition = \"analytical\"\nkind = \"transactional\""), "line 1: flow a: kind: the partition analytical is always analytical; leave kind out".to_owned()),
+        (flow("rate_per_replica = 5") + "[[partition]]\nname = \"transactional\"\nkind = \"analytical\"", "line 5: partition transactional: kind: the partition transactional is always transactional; leave kind out".to_owned()),
+        ("layout = \"fixed\"\nstep = \"1ns\"\n[[budget]]\ncapacity = 2\n".to_owned() + &flow("rate_per_replica = 5"), "line 2: a step of 1ns makes more than".to_owned()),
+        ("layout = \"fixed\"\n[[budget]]\ncapacity = 1\n".to_owned() + &flow("rate_per_replica = 5") + "[[flow]]\nname = \"b\"\nhold = \"1s\"\nrate_per_replica = 5", "line 2: a capacity of 1 is not even one slot for each of 2 partitions".to_owned()),
+        ("layout = \"fixed\"\n".to_owned() + &flow("rate_per_replica = 5"), ": no capacity is stated".to_owned()),
         (flow("rate_per_replica = 5").repeat(2), "line 5: flow a: is there twice".to_owned()),
         (String::new(), ": there is no flow; describe each as [[flow]]".to_owned()),
         ("flow = 3".to_owned(), "line 1: flow: invalid type".to_owned()),
@@ -472,6 +477,79 @@ fn what_is_wrong_with_a_description_is_said_in_one_line_with_its_place() {
     ] {
         let said = refused(&fed(&["simulate"], &text));
         assert!(said.starts_with("standard input") && said.contains(&problem), "{text}\nsaid: {said}");
+    }
+}
+
+#[test]
+fn layouts_that_are_compared_are_of_one_size_and_have_their_own_names() {
+    let flow = |name: &str| {
+        format!("[[flow]]\nname = \"{name}\"\nrate_per_replica = 20\nhold = \"40ms\"\n")
+    };
+    let partition = |of: &str, name: &str, max: u32| {
+        format!("[[{of}]]\nname = \"{name}\"\nmax_connections = {max}\n")
+    };
+    let text = "length = \"60s\"\n[[budget]]\nname = \"main\"\ncapacity = 500\n".to_owned()
+        + &partition("partition", "a", 3)
+        + &partition("partition", "b", 4)
+        + &flow("a")
+        + &flow("b");
+    let compared = json(&fed(&["compare", "--json"], &text), 0);
+    assert_eq!(compared["capacity"], 7, "the budget is nobody's");
+    for layout in compared["layouts"].as_array().unwrap() {
+        assert_eq!(layout["healthy"]["capacity"], 7, "{layout}");
+    }
+    let also = |name: &str| {
+        let parts = partition("also.partition", "a", 3) + &partition("also.partition", "b", 3);
+        format!("[[also]]\nname = \"{name}\"\n{parts}")
+    };
+    let lines = text.lines().count();
+    for (others, name, line) in [
+        (also("fixed"), "fixed", lines + 1),
+        (also("mine") + &also("mine"), "mine", lines + 9),
+    ] {
+        let said = refused(&fed(&["compare"], &(text.clone() + &others)));
+        let expected = format!("line {line}: layout {name}: is there twice; names are unique");
+        assert!(said.contains(&expected), "{said}");
+    }
+}
+
+#[test]
+fn an_incident_in_which_nothing_happens_is_told_so() {
+    let text = "length = \"60s\"\nlayout = \"shared\"\nincident = [\"10s\", \"20s\"]\n[[budget]]\ncapacity = 10\n\
+                [[flow]]\nname = \"a\"\nrate_per_replica = 20\nhold = \"40ms\"\n";
+    let said = stdout(&fed(&["simulate"], text), 0);
+    assert!(
+        said.contains("nothing happens in the incident: state hold_in_incident")
+            && !said.contains("blast radius"),
+        "{said}"
+    );
+    assert!(json(&fed(&["simulate", "--json"], text), 0)["blast_radius"].is_null());
+    let text = text.to_owned() + "hold_in_incident = \"1s\"\n";
+    let said = stdout(&fed(&["simulate"], &text), 0);
+    assert!(
+        said.contains("blast radius") && !said.contains("nothing happens"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_is_wrong_with_a_file_of_times_is_said_with_both_places() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("junk.csv"), "O.5\n1\n").unwrap();
+    for key in [
+        "arrivals_csv = \"junk.csv\"\nhold = \"1s\"",
+        "rate_per_replica = 1\nhold_csv = \"junk.csv\"",
+    ] {
+        let file = folder.path().join("day.toml");
+        std::fs::write(&file, format!("seed = 1\n[[flow]]\nname = \"a\"\n{key}\n")).unwrap();
+        let said = refused(&run(&["simulate", file.to_str().unwrap()]));
+        let csv = folder.path().join("junk.csv");
+        let expected = format!(
+            "{} line 2: {} line 1: \"O.5\" is not a number of seconds",
+            file.display(),
+            csv.display()
+        );
+        assert!(said.contains(&expected), "{said}");
     }
 }
 
