@@ -89,13 +89,14 @@ impl Span {
 }
 
 /// The calls of a neighbour, and those refused while this partition had slots of its `reserved` ones free: in
-/// spans of which it had them at every moment.
+/// spans of which it is known that it had them at every moment.
 pub(super) fn seen_from(own: &[Span], reserved: u32, neighbour: &[Span]) -> Neighbours {
     let is_free = |at: &Span| {
-        let mut meanwhile = own
+        let meanwhile = own
             .iter()
             .filter(|own| own.from < at.until && at.from < own.until);
-        meanwhile.all(|own| own.most_used < reserved)
+        let most_used = meanwhile.map(|own| own.most_used).max();
+        most_used.is_some_and(|used| used < reserved)
     };
     let while_free = neighbour.iter().filter(|span| is_free(span));
     Neighbours {
@@ -316,5 +317,9 @@ mod tests {
         let late = [span(10, 0, 1), span(1010, 0, 10), span(2010, 0, 100)];
         assert_eq!(seen_from(&own, 4, &late).refused_while_free, 100);
         assert_eq!(seen_from(&own, 1, &neighbour).refused_while_free, 0);
+        // Of a time in which nobody has looked at this partition, nothing is known.
+        let after = [span(3000, 0, 1)];
+        assert_eq!(seen_from(&own, 4, &after).refused_while_free, 0);
+        assert_eq!(seen_from(&[], 4, &neighbour).refused_while_free, 0);
     }
 }

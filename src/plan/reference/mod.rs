@@ -15,15 +15,17 @@
 //! // Six workers that are payments' own: every one of them is served.
 //! let fixed = TenWorkers::fixed(4).run()?;
 //! assert_eq!(fixed.flows[1].refused.total(), 0);
-//! # Ok::<(), partitioned_pool::plan::simulator::InvalidScenario>(())
+//! # Ok::<(), partitioned_pool::plan::reference::InvalidModel>(())
 //! ```
 
+mod invalid;
 mod lehmer;
 mod ten_workers;
 mod two_flows;
 
+pub use invalid::InvalidModel;
 pub use ten_workers::{TenWorkers, WorkerClass};
-pub use two_flows::{BurstyFlow, BurstyRun, Day, InvalidModel, Layout, Rescued, TwoFlows};
+pub use two_flows::{BurstyFlow, BurstyRun, Day, Layout, Rescued, TwoFlows};
 
 /// The published figures with the rules of their models, as JSON.
 pub const PUBLISHED: &str = include_str!("published.json");

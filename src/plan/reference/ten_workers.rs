@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::admission::{ClassId, ClassRules, HandOver, Rules};
-use crate::plan::simulator::{
-    Arrivals, Flow, HoldTime, InvalidScenario, Measured, Scenario, simulate,
-};
+use crate::plan::simulator::{Arrivals, Flow, HoldTime, Measured, Scenario, simulate};
+
+use super::invalid::{InvalidModel, check_names};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -91,6 +91,20 @@ impl WorkerClass {
             Some(seconds) => flow.incident(incident[0], incident[1], hold(seconds)),
             None => flow,
         }
+    }
+
+    /// What is wrong with its limits, if there are so many workers.
+    const fn flaw(&self, workers: u32) -> Option<&'static str> {
+        if self.max == 0 {
+            return Some("max must be 1 or more");
+        }
+        if self.reserved > self.max {
+            return Some("reserved is above max");
+        }
+        if self.max > workers {
+            return Some("max is above the workers that there are");
+        }
+        None
     }
 
     const fn rules(&self) -> ClassRules {
@@ -180,6 +194,42 @@ impl TenWorkers {
         ]
     }
 
+    /// Whether it can be run: each name once, limits within the workers, and the incident within the run.
+    ///
+    /// # Errors
+    /// The first setting that cannot be.
+    pub fn check(&self) -> Result<(), InvalidModel> {
+        let names: Vec<_> = self.classes.iter().map(|c| c.name.as_str()).collect();
+        check_names(&names)?;
+        if self.workers == 0 {
+            return Err(InvalidModel::NoWorkers);
+        }
+        let (incident, seconds) = (self.incident, self.seconds);
+        if incident[0] >= incident[1] || incident[1] > seconds {
+            return Err(InvalidModel::Incident { incident, seconds });
+        }
+        self.check_limits()
+    }
+
+    fn check_limits(&self) -> Result<(), InvalidModel> {
+        let workers = self.workers;
+        for (position, class) in self.classes.iter().enumerate() {
+            if let Some(problem) = class.flaw(workers) {
+                let name = class.name.clone();
+                return Err(InvalidModel::Class {
+                    position,
+                    name,
+                    problem,
+                });
+            }
+        }
+        let reserved = self.classes.iter().map(|c| u64::from(c.reserved)).sum();
+        if reserved > u64::from(workers) {
+            return Err(InvalidModel::Reserved { reserved, workers });
+        }
+        Ok(())
+    }
+
     /// What is simulated: the classes as flows; the incident is reported, with a point a second.
     #[must_use]
     pub fn scenario(&self) -> Scenario {
@@ -202,7 +252,8 @@ impl TenWorkers {
     /// # Errors
     /// Settings that cannot be run, such as a reservation above `max`, or an incident that is not within
     /// the run.
-    pub fn run(&self) -> Result<Measured, InvalidScenario> {
+    pub fn run(&self) -> Result<Measured, InvalidModel> {
+        self.check()?;
         let simulation = simulate(&self.scenario())?;
         let incident = simulation.spans.into_iter().next();
         Ok(incident.expect("bug: it was asked for"))

@@ -12,6 +12,7 @@ use crate::plan::simulator::{
     Arrivals, Flow, HoldTime, InvalidScenario, MOST_CALLS, Measured, Scenario, Simulation, replay,
 };
 
+use super::invalid::{InvalidModel, check_names};
 use super::lehmer::Lehmer;
 
 /// What a round lasts on the virtual clock. The model has nothing between two rounds, so any time will do.
@@ -171,6 +172,39 @@ impl TwoFlows {
             .collect()
     }
 
+    /// Whether names and splits fit each other: each name once, and each split with a pool for each flow and
+    /// as many slots as the single pool. What a run needs beside that, [`run`](Self::run) says.
+    ///
+    /// # Errors
+    /// The first that does not.
+    pub fn check(&self) -> Result<(), InvalidModel> {
+        let names: Vec<_> = self.flows.iter().map(|flow| flow.name.as_str()).collect();
+        check_names(&names)?;
+        if self.slots == 0 {
+            return Err(InvalidModel::NoSlots);
+        }
+        for sizes in &self.splits {
+            let split = Layout::Split(sizes.clone());
+            self.check_layout(&split)?;
+            let (sum, slots) = (sizes.iter().copied().map(u64::from).sum(), self.slots);
+            if sum != u64::from(slots) {
+                return Err(InvalidModel::Sum { split, sum, slots });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_layout(&self, layout: &Layout) -> Result<(), InvalidModel> {
+        let flows = self.flows.len();
+        match layout {
+            Layout::Split(sizes) if sizes.len() != flows => {
+                let split = layout.clone();
+                Err(InvalidModel::Pools { split, flows })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Runs it.
     ///
     /// # Errors
@@ -193,6 +227,7 @@ impl TwoFlows {
     /// # Errors
     /// As [`run`](Self::run).
     pub fn simulate(&self, layout: &Layout, day: Day) -> Result<Simulation, InvalidModel> {
+        self.check_layout(layout)?;
         let scenario = self.scenario(layout, day)?;
         // Before any call is drawn: there may be more than can be.
         scenario.check()?;
@@ -281,25 +316,4 @@ impl TwoFlows {
 
 fn wrong_rate(flow: &BurstyFlow) -> InvalidModel {
     InvalidModel::Rate(flow.name.clone())
-}
-
-/// Settings of [`TwoFlows`] that cannot be run.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum InvalidModel {
-    /// The scenario that follows from them cannot be run.
-    #[error(transparent)]
-    Scenario(#[from] InvalidScenario),
-    /// The seed gives nothing but zeros.
-    #[error("a seed of {0} gives nothing but zeros")]
-    Seed(u32),
-    /// A rate is no rate, or makes more than 700 calls a round.
-    #[error("flow {0}: its rate must be from 0 to 700 calls a round")]
-    Rate(String),
-    /// The slowdown begins after the run has ended.
-    #[error("the slowdown begins after the run has ended")]
-    Slowdown,
-    /// There is no such flow.
-    #[error("there is no such flow")]
-    Flow,
 }

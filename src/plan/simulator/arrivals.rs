@@ -48,7 +48,7 @@ impl Arrivals {
     }
 
     /// A trace from the first column of a CSV text: seconds since the start, with up to nine decimals.
-    /// A first line without a number is a heading; empty lines and lines that begin with `#` are passed over.
+    /// A first line that begins with a letter and has no number in any column is a heading; empty lines and lines that begin with `#` are passed over.
     ///
     /// # Errors
     /// The first line that has no time, with its number.

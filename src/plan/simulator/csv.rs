@@ -19,10 +19,10 @@ pub(super) fn seconds(text: &str) -> Result<Vec<Duration>, InvalidCsv> {
     let mut times = Vec::new();
     for (nth, (text, line)) in lines.enumerate() {
         let cell = text.split([',', ';', '\t']).next().unwrap_or_default();
-        let cell = cell.trim().trim_matches('"');
+        let cell = bare(cell);
         match parse(cell) {
             Some(time) => times.push(time),
-            None if nth == 0 && is_heading(cell) => {}
+            None if nth == 0 && is_heading(text) => {}
             None => {
                 let found = cell.to_owned();
                 return Err(InvalidCsv { line, found });
@@ -32,8 +32,23 @@ pub(super) fn seconds(text: &str) -> Result<Vec<Duration>, InvalidCsv> {
     Ok(times)
 }
 
-fn is_heading(cell: &str) -> bool {
-    cell.starts_with(|c: char| c.is_alphabetic() || c == '_')
+/// Words in every column: a number that is spelt wrongly is no heading.
+fn is_heading(line: &str) -> bool {
+    let mut cells = line.split([',', ';', '\t']).map(bare);
+    bare(line).starts_with(|c: char| c.is_alphabetic() || c == '_') && !cells.any(is_like_a_number)
+}
+
+/// Whether something begins as a number does, or has decimals, or is one of the words that are numbers.
+fn is_like_a_number(cell: &str) -> bool {
+    let digit = |c: char| c.is_ascii_digit();
+    let decimals = cell
+        .split_once('.')
+        .is_some_and(|(_, rest)| rest.starts_with(digit));
+    cell.starts_with(digit) || decimals || cell.parse::<f64>().is_ok()
+}
+
+fn bare(cell: &str) -> &str {
+    cell.trim().trim_matches('"')
 }
 
 /// A decimal number of seconds, exactly; digits after the ninth are cut off.
@@ -67,6 +82,9 @@ mod tests {
             ("1e3", 1, "1e3"),
             ("a\nb\n", 2, "b"),
             ("1.\n", 1, "1."),
+            ("O.5\n1\n", 1, "O.5"),
+            ("nan\n1\n", 1, "nan"),
+            ("l,12.5\n1\n", 1, "l"),
             ("99999999999999999999999\n", 1, "99999999999999999999999"),
         ] {
             let error = seconds(text).unwrap_err();

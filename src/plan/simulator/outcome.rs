@@ -30,6 +30,9 @@ pub struct Measured {
     pub flows: Vec<FlowOutcome>,
     /// One entry a class of the rules, in their order.
     pub classes: Vec<ClassOutcome>,
+    /// Refusals while a slot was free that is reserved for a class other than that of the refused: each
+    /// counts once, however many classes kept one.
+    pub stranded_refusals: u64,
 }
 
 impl Measured {

@@ -44,6 +44,8 @@ pub(super) struct Recorder {
     flows: Vec<Live>,
     classes: Vec<Live>,
     tallies: Vec<Tally>,
+    /// Refusals, since the span began, while others kept slots free.
+    stranded_refusals: u64,
     spans: Vec<Measured>,
     /// The span that goes on, or that comes next.
     position: usize,
@@ -62,6 +64,7 @@ impl Recorder {
             flows: (0..flows).map(|_| Live::default()).collect(),
             classes: (0..classes).map(|_| Live::default()).collect(),
             tallies: (0..classes).map(|_| Tally::default()).collect(),
+            stranded_refusals: 0,
             spans: spans.map(|span| blank(scenario, span)).collect(),
             position: 0,
             inside: false,
@@ -105,6 +108,7 @@ impl Recorder {
         } else {
             self.levels(now);
             self.tallies.fill_with(Tally::default);
+            self.stranded_refusals = 0;
         }
         self.inside = !self.inside;
     }
@@ -195,13 +199,16 @@ impl Recorder {
         let Some(measured) = self.spans.get(self.position) else {
             return;
         };
+        let mut stranded = false;
         let tallies = self.tallies.iter_mut().zip(&self.classes);
         for (class, (tally, live)) in tallies.enumerate().filter(|(class, _)| *class != refused) {
             let reserved = measured.classes[class].rules.reserved;
             let kept = reserved.saturating_sub(live.held.value());
             tally.stranded_refusals += u64::from(kept > 0);
             tally.stranded_slots += u64::from(kept);
+            stranded |= kept > 0;
         }
+        self.stranded_refusals += u64::from(stranded);
     }
 
     #[inline]
@@ -220,6 +227,7 @@ impl Recorder {
     fn close<W>(&mut self, now: u64, ledger: &Ledger<W>) {
         let (flows, classes) = self.levels(now);
         let measured = &mut self.spans[self.position];
+        measured.stranded_refusals = self.stranded_refusals;
         for (outcome, held) in measured.flows.iter_mut().zip(flows) {
             outcome.held = held;
         }
@@ -296,6 +304,7 @@ fn blank(scenario: &Scenario, span: Span) -> Measured {
         capacity: scenario.rules.capacity,
         flows: scenario.flows.iter().map(|f| flow(&f.name)).collect(),
         classes: scenario.rules.classes.iter().map(class).collect(),
+        stranded_refusals: 0,
     }
 }
 

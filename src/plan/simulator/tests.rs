@@ -183,7 +183,38 @@ fn capacity_that_others_keep_free_is_counted_at_each_refusal() {
         (kept.neighbours_arrived, measured.classes[0].stranded_slots),
         (3, 0)
     );
-    assert_eq!(measured.utilisation(), 0.04);
+    assert_eq!(
+        (measured.utilisation(), measured.stranded_refusals),
+        (0.04, 2)
+    );
+}
+
+#[test]
+fn a_refusal_is_stranded_once_however_many_classes_keep_slots() {
+    let rules = Rules {
+        capacity: 9,
+        classes: vec![ClassRules::fixed(3, 0); 3],
+        hand_over: HandOver::default(),
+    };
+    let mut full = flow(&[30, 30, 30], 100);
+    full.class = ClassId::new(1);
+    let mut full_too = full.clone();
+    full_too.class = ClassId::new(2);
+    // Two are refused while both others keep slots; then two while nobody does.
+    let scenario = Scenario::new(1000 * MS, rules)
+        .flow(flow(&[0, 0, 0, 1, 2, 40, 41], 100))
+        .flow(full)
+        .flow(full_too);
+    let measured = simulate(&scenario).unwrap().spans.remove(0);
+    let kept = measured.classes.iter().map(|class| class.stranded_refusals);
+    assert_eq!(kept.collect::<Vec<_>>(), [0, 2, 2]);
+    assert_eq!(
+        (
+            measured.stranded_refusals,
+            measured.flows[0].refused.total()
+        ),
+        (2, 4)
+    );
 }
 
 /// Checkout and reports on ten slots; reports take long from the 20th second on.

@@ -23,7 +23,7 @@ pub(super) fn run(input: &Input) -> Result<Answer, Stop> {
     let Model::Flows(description) = source.model()? else {
         return Err(source.whole("the layouts of a model are simulated by `plan simulate`"));
     };
-    let layouts = layouts(&description)?;
+    let layouts = layouts(&source, &description)?;
     let capacity = description
         .capacity
         .unwrap_or_else(|| layouts[0].1.capacity());
@@ -79,7 +79,7 @@ fn head(description: &Description, capacity: u32) -> String {
 }
 
 /// What the file states, the usual ones, and the others that it names.
-fn layouts(description: &Description) -> Result<Vec<(String, Sizes)>, Stop> {
+fn layouts(source: &Source, description: &Description) -> Result<Vec<(String, Sizes)>, Stop> {
     let stated = description
         .stated
         .clone()
@@ -91,7 +91,7 @@ fn layouts(description: &Description) -> Result<Vec<(String, Sizes)>, Stop> {
         ("borrowing", LayoutName::Borrowing),
     ];
     for (name, layout) in usual {
-        layouts.push((name.to_owned(), description.sizes(layout)?));
+        layouts.push((name.to_owned(), description.sizes(source, layout)?));
     }
     layouts.extend(description.others.iter().cloned());
     Ok(layouts)
@@ -106,7 +106,7 @@ struct Compared {
 
 impl Compared {
     fn new(source: &Source, description: &Description, sizes: &Sizes) -> Result<Self, Stop> {
-        let wrong = |error| source.whole(error);
+        let wrong = |error| source.scenario(&error);
         let day = description.incident_day(sizes);
         Ok(Self {
             healthy: simulate(&day.without_incidents()).map_err(wrong)?,
@@ -142,7 +142,7 @@ impl Compared {
                 day.to_owned(),
                 show::share(measured.utilisation()),
                 grouped(refused),
-                grouped(stranded(measured)),
+                grouped(measured.stranded_refusals),
                 radius,
             ]);
         }
@@ -168,7 +168,7 @@ impl Compared {
             "layout": name,
             "healthy": show::span_json(sizes, healthy.0, healthy.1, None),
             "incident": show::span_json(sizes, incident.0, incident.1, Some(healthy.1)),
-            "stranded": { "healthy": stranded(healthy.1), "incident": stranded(incident.1) },
+            "stranded": { "healthy": healthy.1.stranded_refusals, "incident": incident.1.stranded_refusals },
             "blast_radius": show::struck_json(&self.radius),
         })
     }
@@ -180,14 +180,6 @@ impl Compared {
             description.incident_span(),
         )
     }
-}
-
-fn stranded(measured: &Measured) -> u64 {
-    measured
-        .classes
-        .iter()
-        .map(|class| class.stranded_refusals)
-        .sum()
 }
 
 /// Fixed splits: the first partition gets so many, the others the rest in proportion to their peaks. As JSON, and

@@ -9,7 +9,9 @@ use partitioned_pool::plan::planner::{FlowNeed, INCIDENT, PartitionNeed, Service
 use partitioned_pool::plan::simulator::{Flow, Scenario};
 use toml::Spanned;
 
-use super::file::{File, FleetTable, LayoutName, PartitionTable, ServerTable, Size, Time};
+use super::file::{
+    File, FleetTable, LayoutName, OtherTable, PartitionTable, ServerTable, Size, Time,
+};
 use super::flow::{self, FlowSpec};
 use super::partitions::{other_layout, stated};
 use super::source::Source;
@@ -64,8 +66,11 @@ impl Description {
         let budget = file.budgets.first().map(Spanned::get_ref);
         let capacity = budget.map(|budget| budget.capacity.0);
         let stated = stated(source, &file, &needs)?;
+        // What is compared is of one size: that of the layout that is stated, if one is.
+        let capacity = stated.as_ref().map(Sizes::capacity).or(capacity);
         let mut others = Vec::new();
         for other in &file.others {
+            check_name(source, other, &others)?;
             others.push(other_layout(source, other, &needs, capacity)?);
         }
         let layout = file.layout.as_ref();
@@ -77,7 +82,7 @@ impl Description {
             service,
             needs,
             layout: layout.map_or(LayoutName::Stated, |layout| *layout.get_ref()),
-            capacity: capacity.or(stated.as_ref().map(Sizes::capacity)),
+            capacity,
             stated,
             others,
             has_server,
@@ -87,22 +92,23 @@ impl Description {
     }
 
     /// Sizes of this layout.
-    pub(super) fn sizes(&self, layout: LayoutName) -> Result<Sizes, Stop> {
+    pub(super) fn sizes(&self, source: &Source, layout: LayoutName) -> Result<Sizes, Stop> {
         if layout == LayoutName::Stated {
             let stated = self.stated.clone();
-            return stated.ok_or_else(|| Stop::new("no sizes are stated: state [[partition]] with max_connections for each, or layout = \"shared\", \"fixed\" or \"borrowing\" and a [[budget]] with its capacity"));
+            return stated.ok_or_else(|| source.whole("no sizes are stated: state [[partition]] with max_connections for each, or layout = \"shared\", \"fixed\" or \"borrowing\" and a [[budget]] with its capacity"));
         }
-        let capacity = self.capacity.ok_or_else(|| Stop::new("no capacity is stated: add [[budget]] with capacity, the slots that are to be divided"))?;
+        let capacity = self.capacity.ok_or_else(|| source.whole("no capacity is stated: add [[budget]] with capacity, the slots that are to be divided"))?;
         let sizes = match layout {
             LayoutName::Shared | LayoutName::Stated => Some(Sizes::one_pool(&self.needs, capacity)),
             LayoutName::Fixed => Sizes::fixed(&self.needs, capacity),
             LayoutName::Borrowing => Sizes::lending(&self.needs, capacity),
         };
         let sizes = sizes.ok_or_else(|| {
-            Stop(format!(
-                "a capacity of {capacity} is not even one slot for each of {} partitions",
-                self.needs.len()
-            ))
+            let partitions = self.needs.len();
+            let problem = format!(
+                "a capacity of {capacity} is not even one slot for each of {partitions} partitions"
+            );
+            source.at_key("budget", Some(0), problem)
         })?;
         Ok(self.with_stated_waits(sizes))
     }
@@ -150,6 +156,11 @@ impl Description {
         reports.or(flows.len().checked_sub(1))
     }
 
+    /// Whether the file says when the incident is, and of no flow what happens in it.
+    pub(super) fn nothing_happens(&self) -> bool {
+        self.incident.is_some() && self.flows.iter().all(|spec| spec.in_incident.is_none())
+    }
+
     /// What the incident is, in words.
     pub(super) fn incident_words(&self) -> String {
         let flows = &self.service.flows;
@@ -193,6 +204,26 @@ impl Description {
             _ => flow,
         }
     }
+}
+
+/// Layouts that are compared anyway.
+const USUAL: [&str; 4] = ["stated", "fixed", "shared", "borrowing"];
+
+/// A further layout has a name of its own.
+fn check_name(
+    source: &Source,
+    other: &Spanned<OtherTable>,
+    before: &[(String, Sizes)],
+) -> Result<(), Stop> {
+    let name = &other.get_ref().name.0;
+    if USUAL.contains(&name.as_str()) || before.iter().any(|(known, _)| known == name) {
+        let problem = format!(
+            "layout {name}: is there twice; names are unique, and {} are taken",
+            USUAL.join(", ")
+        );
+        return Err(source.at(&other.span(), problem));
+    }
+    Ok(())
 }
 
 fn incident(source: &Source, file: &File, length: Duration) -> Result<Option<[Duration; 2]>, Stop> {

@@ -27,6 +27,13 @@ pub(super) fn read(
     file: &File,
     length: Duration,
 ) -> Result<(Vec<FlowNeed>, Vec<FlowSpec>), Stop> {
+    let tables = file.others.iter();
+    let tables = tables.flat_map(|other| &other.get_ref().partitions);
+    for table in file.partitions.iter().chain(tables) {
+        let (at, table) = (table.span(), table.get_ref());
+        let what = format!("partition {}", table.name.0);
+        check_kind(source, &at, &what, &table.name.0, table.kind)?;
+    }
     let kinds = Kinds(&file.partitions);
     let fleet = file.fleet.as_ref();
     let replicas = fleet.map_or(1, |fleet| fleet.max_replicas.0);
@@ -69,6 +76,8 @@ impl Reader<'_> {
             .as_ref()
             .map_or(&name, |name| &name.0)
             .clone();
+        let what = format!("flow {name}");
+        check_kind(self.source, &self.at, &what, &partition, table.kind)?;
         let kind = self.kinds.of(&partition, table.kind);
         let trace = table
             .arrivals_csv
@@ -103,9 +112,7 @@ impl Reader<'_> {
     }
 
     fn trace(&self, file: &str) -> Result<Vec<Duration>, Stop> {
-        let text = self.source.beside(file, &self.at)?;
-        let trace = Arrivals::from_csv(&text).map_err(|error| Stop(format!("{file} {error}")))?;
-        match trace {
+        match self.source.beside(file, &self.at, Arrivals::from_csv)? {
             Arrivals::Trace(times) => Ok(times.to_vec()),
             _ => Ok(Vec::new()),
         }
@@ -145,8 +152,7 @@ impl Reader<'_> {
                     "hold_csv says it all; leave the other keys of the hold out",
                 ));
             }
-            let text = self.source.beside(file, &self.at)?;
-            return HoldTime::from_csv(&text).map_err(|error| Stop(format!("{file} {error}")));
+            return self.source.beside(file, &self.at, HoldTime::from_csv);
         }
         let mean = table
             .hold
@@ -187,6 +193,35 @@ impl Reader<'_> {
     }
 }
 
+/// The kind that the name of a partition tells.
+fn implied(partition: &str) -> Option<Kind> {
+    match partition {
+        TRANSACTIONAL => Some(Kind::Transactional),
+        ANALYTICAL => Some(Kind::Analytical),
+        _ => None,
+    }
+}
+
+/// The kind of a partition whose name tells it is not stated otherwise, as in the pool's configuration.
+fn check_kind(
+    source: &Source,
+    at: &Range<usize>,
+    what: &str,
+    partition: &str,
+    stated: Option<Kind>,
+) -> Result<(), Stop> {
+    match (implied(partition), stated) {
+        (Some(implied), Some(stated)) if implied != stated => {
+            let implied = implied.as_str();
+            let problem = format!(
+                "{what}: kind: the partition {partition} is always {implied}; leave kind out"
+            );
+            Err(source.at(at, problem))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What partitions are for.
 pub(super) struct Kinds<'a>(pub(super) &'a [Spanned<PartitionTable>]);
 
@@ -198,10 +233,7 @@ impl Kinds<'_> {
         let stated = tables
             .filter(|table| table.name.0 == name)
             .find_map(|table| table.kind);
-        match name {
-            TRANSACTIONAL => Kind::Transactional,
-            ANALYTICAL => Kind::Analytical,
-            _ => stated.or(flow).unwrap_or(Kind::Transactional),
-        }
+        let kind = implied(name).or(stated).or(flow);
+        kind.unwrap_or(Kind::Transactional)
     }
 }

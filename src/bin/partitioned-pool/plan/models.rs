@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use partitioned_pool::plan::reference::{BurstyRun, Day, Layout, TenWorkers, TwoFlows};
+use partitioned_pool::plan::reference::{
+    BurstyRun, Day, InvalidModel, Layout, TenWorkers, TwoFlows,
+};
 use partitioned_pool::plan::simulator::{FlowOutcome, simulate};
 use serde_json::{Value, json};
 
@@ -13,10 +15,33 @@ use crate::output::Stop;
 use crate::table::Table;
 use crate::words::grouped;
 
+/// What cannot be run, with the line of the setting; `each` is what the model has several of.
+fn wrong(source: &Source, each: &str, error: &InvalidModel) -> Stop {
+    let (key, position) = match error {
+        InvalidModel::Name { position, .. }
+        | InvalidModel::NameTwice { position, .. }
+        | InvalidModel::Class { position, .. } => (each, Some(*position)),
+        InvalidModel::Nothing => (each, None),
+        InvalidModel::NoWorkers | InvalidModel::Reserved { .. } => ("workers", None),
+        InvalidModel::NoSlots => ("slots", None),
+        InvalidModel::Incident { .. } => ("incident", None),
+        InvalidModel::Pools { .. } | InvalidModel::Sum { .. } => ("splits", None),
+        InvalidModel::Seed(_) => ("seed", None),
+        InvalidModel::Slowdown => ("slowdown_starts_at_round", None),
+        _ => return source.whole(error),
+    };
+    match error {
+        InvalidModel::Nothing => source.at_key(key, None, format!("[[{each}]]: {error}")),
+        _ => source.at_key(key, position, error),
+    }
+}
+
 /// What became of the calls that came in the incident.
 pub(super) fn ten_workers(source: &Source, model: &TenWorkers) -> Result<Shown, Stop> {
-    let scenario = model.scenario();
-    let simulation = simulate(&scenario).map_err(|error| source.whole(error))?;
+    model
+        .check()
+        .map_err(|error| wrong(source, "class", &error))?;
+    let simulation = simulate(&model.scenario()).map_err(|error| source.whole(error))?;
     let incident = &simulation.spans[0];
     let [from, until] = model.incident;
     let mut table = Table::new(
@@ -75,7 +100,8 @@ fn started_json(flow: &FlowOutcome) -> Value {
 
 /// The first table and the second: one row for each layout and day.
 pub(super) fn two_flows(source: &Source, model: &TwoFlows) -> Result<Shown, Stop> {
-    let wrong = |error| source.whole(error);
+    let wrong = |error| wrong(source, "flow", &error);
+    model.check().map_err(wrong)?;
     let mut table = Table::new(2, bursty_heads(model));
     let mut runs = Vec::new();
     let mut sweep = Sweep::new("dropped calls, by layout", "dropped");

@@ -23,6 +23,9 @@ pub(super) fn run(input: &Input) -> Result<Answer, Stop> {
     input.answer(shown, true)
 }
 
+const NOTHING_HAPPENS: &str =
+    "nothing happens in the incident: state hold_in_incident for a flow\n";
+
 /// The parts of a day, by name.
 fn parts(description: &Description, day: Scenario) -> (Scenario, Vec<&'static str>) {
     let Some([from, until]) = description.incident else {
@@ -43,11 +46,11 @@ fn parts(description: &Description, day: Scenario) -> (Scenario, Vec<&'static st
 }
 
 fn flows(source: &Source, description: &Description) -> Result<Shown, Stop> {
-    let sizes = description.sizes(description.layout)?;
+    let sizes = description.sizes(source, description.layout)?;
     let (day, names) = parts(description, description.scenario(&sizes));
     let day = day.step(description.step);
-    let simulation = simulate(&day).map_err(|error| source.whole(error))?;
-    let struck = blast_radius(&day).map_err(|error| source.whole(error))?;
+    let simulation = simulate(&day).map_err(|error| source.scenario(&error))?;
+    let struck = blast_radius(&day).map_err(|error| source.scenario(&error))?;
     let mut text = String::new();
     let mut spans = Vec::new();
     let before = simulation.spans.first();
@@ -56,7 +59,9 @@ fn flows(source: &Source, description: &Description) -> Result<Shown, Stop> {
         text += &span_text(&sizes, name, span, before);
         spans.push(show::span_json(&sizes, name, span, before));
     }
-    if description.incident.is_some() {
+    if description.nothing_happens() {
+        text += NOTHING_HAPPENS;
+    } else if description.incident.is_some() {
         text += &format!("{}\n", show::struck(&struck));
     }
     text += &format!("{}\n", show::FLOW_KEY);
@@ -64,7 +69,7 @@ fn flows(source: &Source, description: &Description) -> Result<Shown, Stop> {
         "model": "flows",
         "seed": description.seed,
         "spans": spans,
-        "blast_radius": show::struck_json(&struck),
+        "blast_radius": (!description.nothing_happens()).then(|| show::struck_json(&struck)),
     });
     let title = format!(
         "{} connections, seed {}",

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use partitioned_pool::plan::reference::{TenWorkers, TwoFlows};
+use partitioned_pool::plan::simulator::{InvalidCsv, InvalidScenario};
 use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer, Error};
@@ -97,15 +98,44 @@ impl Source {
         Stop(format!("{} line {line}: {problem}", self.name))
     }
 
+    /// A problem with the value of a key, or with one entry of its list; with the whole, if it is not stated.
+    pub(super) fn at_key(&self, key: &str, entry: Option<usize>, problem: impl Display) -> Stop {
+        let table = DeTable::parse(&self.text).ok();
+        let value = table.as_ref().and_then(|table| table.get_ref().get(key));
+        let span = value.map(|value| match (value.get_ref(), entry) {
+            (DeValue::Array(list), Some(n)) => list.get(n).map_or(value.span(), Spanned::span),
+            _ => value.span(),
+        });
+        match span {
+            Some(span) => self.at(&span, problem),
+            None => self.whole(problem),
+        }
+    }
+
+    /// A day that cannot be run.
+    pub(super) fn scenario(&self, error: &InvalidScenario) -> Stop {
+        match error {
+            InvalidScenario::Step(_) => self.at_key("step", None, error),
+            InvalidScenario::Length(_) => self.at_key("length", None, error),
+            _ => self.whole(error),
+        }
+    }
+
     /// A problem with the whole.
     pub(super) fn whole(&self, problem: impl Display) -> Stop {
         Stop(format!("{}: {problem}", self.name))
     }
 
-    /// Another file, beside this one.
-    pub(super) fn beside(&self, name: &str, at: &Range<usize>) -> Result<String, Stop> {
-        let text = output::read(&self.folder.join(name));
-        text.map_err(|Stop(problem)| self.at(at, problem))
+    /// What is in another file, beside this one.
+    pub(super) fn beside<T>(
+        &self,
+        name: &str,
+        at: &Range<usize>,
+        parse: impl FnOnce(&str) -> Result<T, InvalidCsv>,
+    ) -> Result<T, Stop> {
+        let file = self.folder.join(name);
+        let text = output::read(&file).map_err(|Stop(problem)| self.at(at, problem))?;
+        parse(&text).map_err(|error| self.at(at, format!("{} {error}", file.display())))
     }
 }
 

@@ -1,4 +1,4 @@
-//! `plan reference`: the published runs, figure by figure, through the ledger.
+//! `plan reference`: the published runs, figure by figure: through the ledger, and some by formula.
 
 mod dependencies;
 mod models;
@@ -30,11 +30,22 @@ pub(super) fn run(options: &Options) -> Result<Answer, Stop> {
     Ok(Answer::of(text, differ == 0))
 }
 
+/// How ours came about.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum By {
+    /// A run through the ledger of the pool.
+    #[default]
+    Ledger,
+    /// A formula of [`partitioned_pool::plan::formulas`].
+    Formula,
+}
+
 /// A published figure, and ours.
 struct Figure {
     /// Of which run.
     run: String,
     what: String,
+    by: By,
     published: Value,
     ours: Value,
 }
@@ -50,7 +61,11 @@ impl Figure {
 
 /// Figures as they are gathered.
 #[derive(Default)]
-struct Gathered(Vec<Figure>);
+struct Gathered {
+    figures: Vec<Figure>,
+    /// How those come about that are added now.
+    by: By,
+}
 
 impl Gathered {
     /// What `row` calls `what`, if it was published; ours as printed with so many decimals.
@@ -65,9 +80,10 @@ impl Gathered {
     fn add(&mut self, run: &str, row: &Value, what: &str, ours: impl Into<Value>) {
         let published = row[what].clone();
         if !published.is_null() {
-            self.0.push(Figure {
+            self.figures.push(Figure {
                 run: run.to_owned(),
                 what: what.replace('_', " "),
+                by: self.by,
                 published,
                 ours: ours.into(),
             });
@@ -80,8 +96,10 @@ fn replay(published: &Value) -> Result<Vec<Figure>, Stop> {
     models::ten_workers(&published["ten_workers"], &mut figures)?;
     models::two_flows(&published["bursty_two_flows"], &mut figures)?;
     dependencies::replay(&published["two_dependencies"], &mut figures)?;
+    figures.by = By::Formula;
+    models::utilisations(&published["bursty_two_flows"]["derived"], &mut figures)?;
     worked::compute(&published["worked_figures"], &mut figures);
-    Ok(figures.0)
+    Ok(figures.figures)
 }
 
 /// The rows of a list of the published file.
@@ -104,12 +122,18 @@ fn text(figures: &[Figure], differ: usize) -> String {
     }
     let verdict = match differ {
         0 => format!(
-            "{} published figures, all reproduced through the ledger",
-            figures.len()
+            "{} published figures, all reproduced: {} through the ledger, {} by formula",
+            figures.len(),
+            count(figures, By::Ledger),
+            count(figures, By::Formula)
         ),
         n => format!("{n} of {} published figures differ", figures.len()),
     };
     format!("{table}\n{sentences}\n{verdict}\n")
+}
+
+fn count(figures: &[Figure], by: By) -> usize {
+    figures.iter().filter(|figure| figure.by == by).count()
 }
 
 fn cell(value: &Value) -> String {
@@ -124,6 +148,7 @@ fn json(figures: &[Figure], differ: usize) -> Value {
         json!({
             "run": figure.run,
             "figure": figure.what,
+            "by": if figure.by == By::Ledger { "ledger" } else { "formula" },
             "published": figure.published,
             "ours": figure.ours,
             "same": figure.same(),

@@ -78,6 +78,12 @@ fn derived(model: &TwoFlows, row: &Value, figures: &mut Gathered) -> Result<(), 
     figures.number(run, row, "tracking_rescued_percent", rescued.percent, 1);
     let calls = rescued.in_ten_minutes;
     figures.number(run, row, "tracking_rescued_in_ten_minutes", calls, 0);
+    Ok(())
+}
+
+/// Of the second flow's pool on an ordinary day; that is a formula, and no run.
+pub(super) fn utilisations(row: &Value, figures: &mut Gathered) -> Result<(), Stop> {
+    let model = TwoFlows::default();
     for slots in [8, 5] {
         let utilisation = model.utilisation(1, slots).map_err(Stop::new)?;
         let name = format!("event_pool_utilisation_at_{slots}");
