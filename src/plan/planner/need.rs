@@ -174,12 +174,15 @@ impl Service {
         loads.map(erlangs).sum()
     }
 
-    /// The mean of all holds of these flows; the largest there is if nobody calls.
+    /// The mean of all holds of these flows; if nobody calls, the longest of their means.
     pub(super) fn hold(&self, flows: &[usize]) -> Duration {
         let rates = flows.iter().map(|n| self.rate(&self.flows[*n]));
         let rates = rates.map(Rate::as_per_second).sum::<f64>();
         let mean = self.erlangs(flows, Pace::Mean) / rates;
-        Duration::try_from_secs_f64(mean).unwrap_or_default()
+        Duration::try_from_secs_f64(mean).unwrap_or_else(|_| {
+            let holds = flows.iter().map(|n| self.flows[*n].hold.mean());
+            holds.max().unwrap_or_default()
+        })
     }
 
     /// The shortest of their deadlines.

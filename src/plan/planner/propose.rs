@@ -16,16 +16,16 @@ use std::time::Duration;
 
 use crate::config::{ANALYTICAL, Defaults, Kind, TRANSACTIONAL};
 use crate::fleet::{FleetReport, PartitionSize};
-use crate::plan::formulas::{mmck, useful_queue};
+use crate::plan::formulas::{Rate, mmck, useful_queue};
 use crate::plan::simulator::InvalidScenario;
 
 use super::day::{Day, Days, What};
-use super::need::{Pace, PartitionNeed, Service};
+use super::need::{FlowNeed, Pace, PartitionNeed, Service};
 use super::reason::{Reason, Term};
 use super::sizes::{PartitionSizes, Sizes};
 
 /// How often a size may grow after it was simulated; by a twentieth at least, so that this is enough to triple it.
-const ROUNDS: u32 = 24;
+pub(super) const ROUNDS: u32 = 24;
 
 /// The part of what it may lose that a partition loses because of the most that it may hold. The other half is for the
 /// moments in which what it could borrow is in use elsewhere: without it, nothing would be gained by sharing.
@@ -122,7 +122,8 @@ pub enum InvalidService {
 
 impl Service {
     pub(super) fn check(&self) -> Result<(), InvalidService> {
-        if self.flows.is_empty() {
+        let silent = |flow: &FlowNeed| self.rate(flow) == Rate::default();
+        if self.flows.iter().all(silent) {
             return Err(InvalidService::NoFlow);
         }
         for flow in &self.flows {
@@ -381,7 +382,7 @@ impl Draft {
 }
 
 /// One more, or a twentieth.
-fn more(slots: u32) -> u32 {
+pub(super) fn more(slots: u32) -> u32 {
     slots.saturating_add((slots / 20).max(1)).min(MOST)
 }
 

@@ -251,7 +251,8 @@ fn a_partition_below_its_own_peak_is_found_and_told_what_it_needs() {
         panic!("{:?}", found.findings);
     };
     assert_eq!(partition, "transactional");
-    assert!((16..=22).contains(needs), "{needs}");
+    let needs = needs.unwrap();
+    assert!((16..=22).contains(&needs), "{needs}");
     assert!(!found.is_good());
     let healthy = review(&service, &fixed([20, 12])).unwrap();
     assert!(healthy.is_good(), "{:?}", healthy.findings);
@@ -276,6 +277,68 @@ fn an_incident_that_takes_what_is_not_reserved_is_found() {
     assert!(struck, "{:?}", found.findings);
     let found = review(&service, &with(24)).unwrap();
     assert!(found.is_good(), "{:?}", found.findings);
+}
+
+#[test]
+fn who_is_too_small_on_any_day_is_not_the_victim_of_a_neighbour() {
+    let names = [("a", 10), ("b", 30), ("c", 10)];
+    let kind = Kind::Transactional;
+    let flows = names.map(|(name, calls)| flow(name, kind, per_replica(calls), 40 * MS));
+    let service = service(flows.to_vec(), Fleet::new(1, 0), 200);
+    let slots = [("a", 18, 19), ("b", 1, 2), ("c", 1, 2)];
+    let partitions = slots.map(|(name, own, max)| PartitionSizes::borrowing(name, kind, own, max));
+    let found = review(&service, &Sizes::sharing(20, partitions.to_vec())).unwrap();
+    let small =
+        |finding: &Finding| matches!(finding, Finding::TooSmall { flow, .. } if flow == "b");
+    assert!(found.findings.iter().any(small), "{:?}", found.findings);
+    for finding in &found.findings {
+        if let Finding::Struck { loss, without, .. } = finding {
+            assert!(loss.share() - without.share() > loss.allowed, "{finding}");
+        }
+        let blames_a =
+            matches!(finding, Finding::Struck { flow, by, .. } if flow == "b" && by == "a");
+        assert!(!blames_a, "{finding}");
+    }
+}
+
+#[test]
+fn what_a_partition_is_told_to_need_is_more_than_failed_and_carries_its_peak() {
+    let mut wide = checkout(100);
+    wide.loss = 0.000_2;
+    wide.hold = HoldTime::LogNormal {
+        mean: 40 * MS,
+        spread: 6.0,
+    };
+    let service = service(vec![wide], Fleet::new(1, 0), 1000);
+    let sizes = |slots| {
+        let kind = Kind::Transactional;
+        Sizes::apart(vec![PartitionSizes::fixed("transactional", kind, slots)])
+    };
+    let found = review(&service, &sizes(9)).unwrap();
+    let Some(Finding::TooSmall {
+        needs: Some(needs), ..
+    }) = found.findings.first()
+    else {
+        panic!("{:?}", found.findings);
+    };
+    assert!(*needs > 9, "{needs}");
+    let found = review(&service, &sizes(*needs)).unwrap();
+    assert!(found.is_good(), "{needs}: {:?}", found.findings);
+}
+
+#[test]
+fn a_partition_that_nobody_calls_carries_what_its_hold_allows() {
+    let silent = flow("silent", Kind::Transactional, per_replica(0), 40 * MS);
+    let flows = vec![checkout(150), silent.clone()];
+    let service_of = |flows| service(flows, Fleet::new(1, 0), 100);
+    let sizes = Sizes::apart(vec![
+        PartitionSizes::fixed("transactional", Kind::Transactional, 20),
+        PartitionSizes::fixed("silent", Kind::Transactional, 4),
+    ]);
+    let found = review(&service_of(flows), &sizes).unwrap();
+    assert_eq!(found.partitions[1].most, Rate::of(100));
+    let nobody = propose(&service_of(vec![silent]));
+    assert_eq!(nobody.unwrap_err(), InvalidService::NoFlow);
 }
 
 #[test]
