@@ -86,6 +86,19 @@ impl Loss {
         float(self.lost().into()) / float(self.arrived.max(1).into())
     }
 
+    /// Whether enough calls came to show that a promise is kept: so many that one of them may be lost. A flow that
+    /// calls very rarely beside one that calls very often comes too seldom in a day that can be simulated.
+    #[must_use]
+    pub fn is_shown(&self) -> bool {
+        float(self.arrived.into()) * self.allowed >= 1.0
+    }
+
+    /// A promise is made, and neither broken nor shown to be kept.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.promised && !self.is_shown() && !self.breaks_a_promise()
+    }
+
     /// More than is allowed, on a day on which that is a promise.
     #[must_use]
     pub fn breaks_a_promise(&self) -> bool {

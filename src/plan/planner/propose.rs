@@ -79,7 +79,8 @@ pub struct Largest {
 }
 
 impl Proposal {
-    /// Whether the fleet fits, and no simulated day breaks a promise.
+    /// Whether the fleet fits, and no simulated day breaks a promise. What too few calls show is not broken: see
+    /// [`Loss::is_open`](super::Loss::is_open).
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.report.fits() && self.days.iter().all(|day| day.broken().next().is_none())

@@ -41,7 +41,8 @@ pub struct Review {
 }
 
 impl Review {
-    /// The fleet fits, every partition carries its own peak, and no transactional one loses in another's incident.
+    /// The fleet fits, no partition was seen too small for its own peak, and no transactional one losing in another's
+    /// incident. What too few calls show is not seen: see [`Loss::is_open`].
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.report.fits() && !self.findings.iter().any(Finding::is_wrong)

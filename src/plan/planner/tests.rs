@@ -342,6 +342,24 @@ fn a_partition_that_nobody_calls_carries_what_its_hold_allows() {
 }
 
 #[test]
+fn a_flow_that_calls_too_rarely_for_a_day_has_its_promise_open() {
+    let mut often = checkout(150);
+    often.hold = HoldTime::Exponential(MS);
+    often.load = per_replica(20_000);
+    let mut rare = flow("rare", Kind::Analytical, per_replica(0), 1000 * MS);
+    rare.load = Load::PerReplica(Rate::per_second(0.02).unwrap());
+    let service_of = |flows| service(flows, Fleet::new(1, 0), 1000);
+    let proposal = propose(&service_of(vec![often, rare])).unwrap();
+    assert!(proposal.is_good());
+    for day in &proposal.days {
+        let [often, rare] = [day.flows[0], day.flows[1]];
+        assert!(often.is_shown() && !often.is_open(), "{often:?}");
+        assert!(rare.arrived < 100 && !rare.is_shown(), "{rare:?}");
+        assert_eq!(rare.is_open(), rare.promised, "{rare:?}");
+    }
+}
+
+#[test]
 fn capacity_that_is_kept_for_nothing_is_found() {
     let service = service(vec![checkout(100), reports(4)], Fleet::new(1, 0), 100);
     let found = review(&service, &fixed([40, 5])).unwrap();

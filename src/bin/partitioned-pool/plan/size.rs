@@ -77,6 +77,9 @@ fn picture(source: &Source, description: &Description, sizes: &Sizes) -> Result<
 
 fn proposed(service: &Service, found: &Proposal) -> Shown {
     let verdict = match (found.report.fits(), found.is_good()) {
+        (true, true) if is_open(&found.days) => {
+            "these sizes fit, and break no promise in simulation; not all are shown (marked ?)"
+        }
         (true, true) => "these sizes fit, and keep their promises in simulation",
         (true, false) => "these sizes fit, but break a promise in simulation (marked !)",
         (false, _) => "what the flows need does not fit the server",
@@ -151,11 +154,28 @@ fn duration(time: Duration) -> String {
 /// So many flows have a column each; more would not fit a terminal.
 const COLUMNS: usize = 3;
 
-/// What each flow loses on each day. A `!` marks a promise that is broken.
+/// A day has too few calls of a flow to show that its promise is kept.
+fn is_open(days: &[Day]) -> bool {
+    days.iter().flat_map(|day| &day.flows).any(Loss::is_open)
+}
+
+/// What each flow loses on each day. A `!` marks a promise that is broken, a `?` one that is not shown.
 fn days(service: &Service, days: &[Day]) -> String {
-    if service.flows.len() > COLUMNS {
-        return days_by_flow(service, days);
+    let mut text = match service.flows.len() > COLUMNS {
+        true => days_by_flow(service, days),
+        false => days_by_day(service, days),
+    };
+    for (n, flow) in service.flows.iter().enumerate() {
+        let open = days.iter().map(|day| day.flows[n]).filter(Loss::is_open);
+        if let Some(fewest) = open.map(|loss| loss.arrived).min() {
+            let (name, fewest) = (&flow.name, grouped(fewest));
+            text += &format!("? {name} is not shown: only {fewest} calls in a simulated day\n");
+        }
     }
+    text
+}
+
+fn days_by_day(service: &Service, days: &[Day]) -> String {
     let flows = service.flows.iter();
     let flows = flows.map(|flow| format!("{} loses", flow.name));
     let heads = ["simulated".to_owned()].into_iter().chain(flows);
@@ -181,7 +201,11 @@ fn days_by_flow(service: &Service, days: &[Day]) -> String {
 }
 
 fn lost(loss: &Loss) -> String {
-    let mark = if loss.breaks_a_promise() { " !" } else { "" };
+    let mark = match (loss.breaks_a_promise(), loss.is_open()) {
+        (true, _) => " !",
+        (false, true) => " ?",
+        (false, false) => "",
+    };
     let (lost, arrived) = (grouped(loss.lost()), grouped(loss.arrived));
     format!("{lost} of {arrived} ({:.2} %){mark}", 100.0 * loss.share())
 }
@@ -227,6 +251,7 @@ fn days_json(service: &Service, days: &[Day]) -> Value {
                     "lost": loss.lost(),
                     "allowed": loss.allowed,
                     "promised": loss.promised,
+                    "shown": loss.is_shown(),
                     "broken": loss.breaks_a_promise(),
                 })
             })
@@ -242,6 +267,9 @@ fn largest_json(service: &Service, largest: &Largest) -> Value {
 
 fn reviewed(service: &Service, sizes: &Sizes, found: &Review) -> Shown {
     let verdict = match found.is_good() {
+        true if is_open(&found.days) => {
+            "nothing wrong was seen with these sizes, but not every promise is shown (marked ?)"
+        }
         true => "these sizes are healthy",
         false => "something is wrong with these sizes",
     };
