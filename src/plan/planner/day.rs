@@ -8,9 +8,7 @@ use crate::config::Kind;
 use crate::plan::figures::Refused;
 use crate::plan::formulas::Rate;
 use crate::plan::number::float;
-use crate::plan::simulator::{
-    Arrivals, AtDeadline, Flow, InvalidScenario, Measured, Scenario, simulate,
-};
+use crate::plan::simulator::{Arrivals, Flow, InvalidScenario, Measured, Scenario, simulate};
 
 use super::need::{Pace, Service};
 use super::sizes::{PartitionSizes, Sizes};
@@ -204,7 +202,7 @@ impl<'a> Days<'a> {
             need.hold.clone(),
         );
         match need.deadline {
-            Some(deadline) => flow.deadline(deadline, AtDeadline::Free),
+            Some(deadline) => flow.deadline(deadline, need.at_deadline),
             None => flow,
         }
     }
@@ -219,7 +217,8 @@ impl<'a> Days<'a> {
         let mut day = Scenario::new(fifth * 5, sizes.rules());
         for (n, need) in self.service.flows.iter().enumerate() {
             let class = sizes.position(&need.partition).unwrap_or_default();
-            let timeout = sizes.partitions[class].acquire_timeout;
+            let timeout = need.acquire_timeout;
+            let timeout = timeout.unwrap_or(sizes.partitions[class].acquire_timeout);
             let mut flow = self
                 .flow(n, pace, ClassId::new(class))
                 .acquire_timeout(timeout);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::config::Kind;
 use crate::fleet::{Fleet, ServerLimits};
 use crate::plan::formulas::{self, Rate};
-use crate::plan::simulator::HoldTime;
+use crate::plan::simulator::{AtDeadline, HoldTime};
 
 /// How often a flow calls, and whose calls these are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,10 @@ pub struct FlowNeed {
     pub hold: HoldTime,
     /// How long its caller has, waiting and work together. Default: not known.
     pub deadline: Option<Duration>,
+    /// What its caller does when the deadline comes while its call works. Default: it leaves, and its slot is free.
+    pub at_deadline: AtDeadline,
+    /// The longest that its caller waits for a slot. Default: as its partition has it.
+    pub acquire_timeout: Option<Duration>,
     /// Its peak, in percent of its mean. Default: [`HEADROOM_PERCENT`].
     pub headroom_percent: u32,
     /// The share of its calls that may be lost on a day on which nothing is wrong. Default: [`allowed_loss`].
@@ -77,6 +81,8 @@ impl FlowNeed {
             load,
             hold,
             deadline: None,
+            at_deadline: AtDeadline::Free,
+            acquire_timeout: None,
             headroom_percent: HEADROOM_PERCENT,
             loss: allowed_loss(kind),
         }

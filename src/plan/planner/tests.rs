@@ -8,7 +8,7 @@ use super::*;
 use crate::config::{Kind, PoolConfig};
 use crate::fleet::{Fleet, Role, ServerLimits};
 use crate::plan::formulas::Rate;
-use crate::plan::simulator::HoldTime;
+use crate::plan::simulator::{AtDeadline, HoldTime};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -357,6 +357,24 @@ fn a_flow_that_calls_too_rarely_for_a_day_has_its_promise_open() {
         assert!(rare.arrived < 100 && !rare.is_shown(), "{rare:?}");
         assert_eq!(rare.is_open(), rare.promised, "{rare:?}");
     }
+}
+
+#[test]
+fn work_that_is_left_behind_and_a_callers_own_patience_count() {
+    let lost = |change: fn(&mut FlowNeed)| {
+        let mut slow = checkout(150);
+        slow.deadline = Some(60 * MS);
+        change(&mut slow);
+        let service = service(vec![slow], Fleet::new(1, 0), 100);
+        let kind = Kind::Transactional;
+        let sizes = Sizes::apart(vec![PartitionSizes::fixed("transactional", kind, 8)]);
+        let found = review(&service, &sizes).unwrap();
+        found.days[0].flows[0].refused.total()
+    };
+    let plain = lost(|_| ());
+    let behind = lost(|flow| flow.at_deadline = AtDeadline::Pin);
+    let hasty = lost(|flow| flow.acquire_timeout = Some(MS));
+    assert!(behind > plain && hasty > plain, "{plain} {behind} {hasty}");
 }
 
 #[test]

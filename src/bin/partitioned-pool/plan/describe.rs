@@ -34,7 +34,7 @@ pub(super) struct Description {
     /// Whether fleet and server are stated.
     pub(super) has_server: bool,
     flows: Vec<FlowSpec>,
-    partitions: Vec<PartitionTable>,
+    pub(super) partitions: Vec<PartitionTable>,
 }
 
 /// How long is simulated when nobody says.

@@ -45,6 +45,7 @@ pub(super) fn run(options: &Options) -> Result<Answer, Stop> {
             (sizes.clone(), shown, found.is_good())
         }
         None => {
+            nothing_but_sizes(&source, &description)?;
             let found = propose(&description.service).map_err(|error| source.whole(error))?;
             let shown = proposed(&description.service, &found);
             (found.sizes.clone(), shown, found.is_good())
@@ -57,6 +58,25 @@ pub(super) fn run(options: &Options) -> Result<Answer, Stop> {
         shown.svg = picture(&source, &description, &sizes)?;
     }
     options.input.answer(shown, good)
+}
+
+/// What is proposed is not stated: a partition without a size says its kind, no more.
+fn nothing_but_sizes(source: &Source, description: &Description) -> Result<(), Stop> {
+    for table in &description.partitions {
+        let stated = [
+            ("reserved", table.reserved.is_some()),
+            ("max_waiters", table.max_waiters.is_some()),
+            ("acquire_timeout", table.acquire_timeout.is_some()),
+            ("statement_timeout", table.statement_timeout.is_some()),
+        ];
+        if let Some((key, _)) = stated.into_iter().find(|(_, stated)| *stated) {
+            return Err(source.whole(format!(
+                "partition {}: size proposes {key} itself; leave it out, or state max_connections of every partition to have them reviewed",
+                table.name.0
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The incident with these sizes, and what other splits of as many slots would do.
