@@ -99,6 +99,8 @@ pub struct Service {
     pub role: String,
     /// The database that it uses.
     pub database: String,
+    /// The budget that its partitions share, if any do.
+    pub budget: String,
     /// Who calls.
     pub flows: Vec<FlowNeed>,
     /// Replicas, surge, reserve, and pools that are not ours. Its budgets are not looked at.
@@ -108,7 +110,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service whose role and database are called `app`.
+    /// A service whose role and database are called `app`, and its budget `main`.
     #[must_use]
     pub fn new(
         name: impl Into<String>,
@@ -120,6 +122,7 @@ impl Service {
             name: name.into(),
             role: "app".to_owned(),
             database: "app".to_owned(),
+            budget: "main".to_owned(),
             flows,
             fleet,
             server,

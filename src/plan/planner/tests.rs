@@ -225,7 +225,7 @@ fn partitions_that_nobody_calls_get_one_slot_because_every_pool_has_them() {
 
 #[track_caller]
 fn resolves(proposal: &Proposal, service: &Service) {
-    let text = proposal.sizes.to_toml(service);
+    let text = proposal.sizes.to_toml(service).unwrap();
     let settings = PoolConfig::from_toml(&text).unwrap().resolve().unwrap();
     assert_eq!(settings.budget_of(0).capacity.get(), proposal.sizes.shared);
     for (settings, sizes) in settings.partitions.iter().zip(&proposal.sizes.partitions) {
@@ -432,6 +432,37 @@ fn a_queue_whose_end_is_late_is_found() {
         .iter()
         .any(|finding| matches!(finding, Finding::UselessQueue { useful: 480, .. }));
     assert!(useless && found.is_good(), "{:?}", found.findings);
+}
+
+#[test]
+fn what_the_pool_would_refuse_is_not_written() {
+    let mut shop = service(vec![checkout(150), reports(2)], Fleet::new(1, 0), 100);
+    shop.budget = "shop".to_owned();
+    shop.role = "a@b".to_owned();
+    let mut sizes = fixed([20, 12]);
+    for partition in &mut sizes.partitions {
+        (partition.shares, partition.reserved) = (true, 4);
+    }
+    sizes.shared = 24;
+    let text = sizes.to_toml(&shop).unwrap();
+    assert!(text.contains("name = \"shop\"\ncapacity = 24"), "{text}");
+    assert!(text.contains("postgres://a%40b@localhost/app"), "{text}");
+    let settings = PoolConfig::from_toml(&text).unwrap().resolve().unwrap();
+    assert_eq!(settings.budgets[0].name, "shop");
+    let refused = |service: &Service, sizes: &Sizes| {
+        let error = sizes.to_toml(service).unwrap_err();
+        error.problems()[0].field.clone()
+    };
+    // A partition beside the budget has one of its own name.
+    let mut clash = sizes.clone();
+    let apart = PartitionSizes::fixed("shop", Kind::Transactional, 5);
+    clash.partitions.push(apart);
+    assert!(refused(&shop, &clash).starts_with("budget"));
+    let mut lacks = sizes.clone();
+    lacks.partitions.remove(1);
+    assert!(refused(&shop, &lacks).starts_with("partition.analytical"));
+    shop.name = String::new();
+    assert_eq!(refused(&shop, &sizes), "service");
 }
 
 fn any_flow(kind: Kind) -> impl Strategy<Value = FlowNeed> {

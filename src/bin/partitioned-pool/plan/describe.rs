@@ -221,6 +221,11 @@ fn service(file: &File, flows: Vec<FlowNeed>) -> Service {
     let mut service = Service::new(name, flows, fleet, limits);
     service.role = file.role.clone().unwrap_or(service.role);
     service.database = file.database.clone().unwrap_or(service.database);
+    let budget = file
+        .budgets
+        .first()
+        .and_then(|budget| budget.get_ref().name.clone());
+    service.budget = budget.map_or(service.budget, |name| name.0);
     if let Some(table) = &file.server {
         service.server = server(table, &service);
     }

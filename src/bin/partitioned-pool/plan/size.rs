@@ -25,7 +25,7 @@ use crate::words::grouped;
 pub(crate) struct Options {
     #[command(flatten)]
     input: Input,
-    /// Writes the sizes as the service's own configuration.
+    /// Writes the sizes as the service's own configuration, if they fit the server.
     #[arg(long, value_name = "FILE")]
     toml: Option<PathBuf>,
 }
@@ -38,26 +38,48 @@ pub(super) fn run(options: &Options) -> Result<Answer, Stop> {
     if !description.has_server {
         return Err(source.whole("state [fleet] with max_replicas and surge, and [server] with max_connections: sizes must fit them"));
     }
-    let (sizes, mut shown, good) = match &description.stated {
+    let (sizes, mut shown, good, fits) = match &description.stated {
         Some(sizes) => {
             let found = review(&description.service, sizes).map_err(|error| source.whole(error))?;
             let shown = reviewed(&description.service, sizes, &found);
-            (sizes.clone(), shown, found.is_good())
+            (sizes.clone(), shown, found.is_good(), found.report.fits())
         }
         None => {
             nothing_but_sizes(&source, &description)?;
             let found = propose(&description.service).map_err(|error| source.whole(error))?;
-            let shown = proposed(&description.service, &found);
-            (found.sizes.clone(), shown, found.is_good())
+            let toml = toml(&source, &description.service, &found.sizes)?;
+            let shown = proposed(&description.service, &found, &toml);
+            (
+                found.sizes.clone(),
+                shown,
+                found.is_good(),
+                found.report.fits(),
+            )
         }
     };
-    if let Some(file) = &options.toml {
-        output::write(file, &sizes.to_toml(&description.service))?;
+    if options.toml.is_some() {
+        shown.json["toml_written"] = fits.into();
+    }
+    match &options.toml {
+        Some(file) if fits => {
+            output::write(file, &toml(&source, &description.service, &sizes)?)?;
+        }
+        Some(file) => {
+            let file = file.display();
+            shown.text += &format!("\n{file} is not written: these sizes do not fit.\n");
+        }
+        None => {}
     }
     if options.input.svg.is_some() {
         shown.svg = picture(&source, &description, &sizes)?;
     }
     options.input.answer(shown, good)
+}
+
+/// The service's configuration, if its pool would take it.
+fn toml(source: &Source, service: &Service, sizes: &Sizes) -> Result<String, Stop> {
+    let text = sizes.to_toml(service);
+    text.map_err(|error| source.whole(format!("the pool would refuse these sizes: {error}")))
 }
 
 /// What is proposed is not stated: a partition without a size says its kind, no more.
@@ -95,7 +117,7 @@ fn picture(source: &Source, description: &Description, sizes: &Sizes) -> Result<
     Ok(picture::draw(&title, &panels, Some(&sweep)))
 }
 
-fn proposed(service: &Service, found: &Proposal) -> Shown {
+fn proposed(service: &Service, found: &Proposal, toml: &str) -> Shown {
     let verdict = match (found.report.fits(), found.is_good()) {
         (true, true) if is_open(&found.days) => {
             "these sizes fit, and break no promise in simulation; not all are shown (marked ?)"
@@ -110,10 +132,7 @@ fn proposed(service: &Service, found: &Proposal) -> Shown {
     text += &format!("\n{}", found.report);
     text += &largest_text(service, found.largest.as_ref(), &found.report);
     if found.report.fits() {
-        text += &format!(
-            "\nAs the service's configuration:\n\n{}",
-            found.sizes.to_toml(service)
-        );
+        text += &format!("\nAs the service's configuration:\n\n{toml}");
     }
     let json = json!({
         "fits": found.report.fits(),
@@ -124,7 +143,7 @@ fn proposed(service: &Service, found: &Proposal) -> Shown {
         "days": days_json(service, &found.days),
         "fleet": found.report,
         "largest": found.largest.as_ref().map(|largest| largest_json(service, largest)),
-        "toml": found.sizes.to_toml(service),
+        "toml": toml,
     });
     Shown {
         text,
@@ -282,7 +301,8 @@ fn days_json(service: &Service, days: &[Day]) -> Value {
 }
 
 fn largest_json(service: &Service, largest: &Largest) -> Value {
-    json!({ "toml": largest.sizes.to_toml(service), "days": days_json(service, &largest.days) })
+    let toml = largest.sizes.to_toml(service).ok();
+    json!({ "toml": toml, "days": days_json(service, &largest.days) })
 }
 
 fn reviewed(service: &Service, sizes: &Sizes, found: &Review) -> Shown {
