@@ -22,6 +22,7 @@ use crate::plan::simulator::InvalidScenario;
 use super::day::{Day, Days, What};
 use super::need::{FlowNeed, Pace, PartitionNeed, Service};
 use super::reason::{Reason, Term};
+use super::review::{Finding, outlasting};
 use super::sizes::{PartitionSizes, Sizes};
 
 /// How often a size may grow after it was simulated; by a twentieth at least, so that this is enough to triple it.
@@ -46,6 +47,8 @@ pub struct Proposal {
     pub partitions: Vec<PartitionReasons>,
     /// The simulated days.
     pub days: Vec<Day>,
+    /// What no size helps: [`Finding::OutlastsDeadline`].
+    pub advice: Vec<Finding>,
     /// Whether the fleet fits the server.
     pub report: FleetReport,
     /// Where it does not: the largest sizes that would, if there are any.
@@ -198,6 +201,7 @@ pub fn propose(service: &Service) -> Result<Proposal, InvalidService> {
         sizes,
         capacity,
         partitions,
+        advice: outlasting(service, &all),
         days: all,
         report,
         largest,

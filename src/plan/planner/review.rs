@@ -119,6 +119,13 @@ pub enum Finding {
         /// The slots that they would need as one.
         together: u32,
     },
+    /// More of its calls than may be lost are late by their own work on an ordinary day. No size helps.
+    OutlastsDeadline {
+        /// The flow.
+        flow: String,
+        /// The share of its calls.
+        share: f64,
+    },
     /// The last in its queue are late in any case.
     UselessQueue {
         /// The partition.
@@ -191,6 +198,11 @@ impl fmt::Display for Finding {
                 "{} are more partitions than are useful: so few calls need {apart} slots apart, and {together} together",
                 partitions.join(", ")
             ),
+            Self::OutlastsDeadline { flow, share } => write!(
+                f,
+                "{:.1} % of the own holds of {flow} outlast its deadline; no size helps",
+                100.0 * share
+            ),
             Self::UselessQueue {
                 partition,
                 max_waiters,
@@ -229,6 +241,7 @@ pub fn review(service: &Service, sizes: &Sizes) -> Result<Review, InvalidService
     let mut findings = wrong(service, sizes, &all)?;
     findings.extend(stranded(&known, &all));
     findings.extend(too_many(service, &needs));
+    findings.extend(outlasting(service, &all));
     findings.extend(
         known
             .iter()
@@ -431,6 +444,20 @@ fn too_many_of<'a>(
         apart,
         together,
     })
+}
+
+/// Flows whose deadline is short beside their own holds.
+pub(super) fn outlasting(service: &Service, days: &[Day]) -> Vec<Finding> {
+    let flows = service.flows.iter().enumerate();
+    let late = flows.filter_map(|(n, flow)| {
+        let loss = ordinary(days, n);
+        let share = loss.late_anyway_share();
+        (share > loss.allowed).then(|| Finding::OutlastsDeadline {
+            flow: flow.name.clone(),
+            share,
+        })
+    });
+    late.collect()
 }
 
 fn useless(service: &Service, need: &PartitionNeed, partition: &PartitionSizes) -> Option<Finding> {

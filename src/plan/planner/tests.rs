@@ -378,6 +378,33 @@ fn work_that_is_left_behind_and_a_callers_own_patience_count() {
 }
 
 #[test]
+fn calls_that_are_late_by_their_own_work_are_told_and_not_lost() {
+    let mut slow = checkout(150);
+    slow.deadline = Some(120 * MS);
+    let service = service(vec![slow], Fleet::new(1, 0), 1000);
+    let kind = Kind::Transactional;
+    let plenty = Sizes::apart(vec![PartitionSizes::fixed("transactional", kind, 900)]);
+    let found = review(&service, &plenty).unwrap();
+    assert!(found.is_good(), "{:?}", found.findings);
+    for day in &found.days {
+        let loss = day.flows[0];
+        assert_eq!(
+            (loss.lost(), loss.late),
+            (0, loss.late_anyway),
+            "{:?}",
+            day.what
+        );
+    }
+    // One exponential hold in e^3 is three times the mean.
+    let late = found.findings.iter().find_map(|finding| match finding {
+        Finding::OutlastsDeadline { share, .. } => Some(*share),
+        _ => None,
+    });
+    assert!((0.045..0.055).contains(&late.unwrap()), "{late:?}");
+    assert_eq!(propose(&service).unwrap().advice.len(), 1);
+}
+
+#[test]
 fn capacity_that_is_kept_for_nothing_is_found() {
     let service = service(vec![checkout(100), reports(4)], Fleet::new(1, 0), 100);
     let found = review(&service, &fixed([40, 5])).unwrap();

@@ -129,6 +129,9 @@ fn proposed(service: &Service, found: &Proposal, toml: &str) -> Shown {
     let mut text = format!("{}: {verdict}\n\n", service.name);
     text += &reasons(found);
     text += &format!("\n{}", days(service, &found.days));
+    for finding in &found.advice {
+        text += &format!("advice: {finding}\n");
+    }
     text += &format!("\n{}", found.report);
     text += &largest_text(service, found.largest.as_ref(), &found.report);
     if found.report.fits() {
@@ -140,6 +143,7 @@ fn proposed(service: &Service, found: &Proposal, toml: &str) -> Shown {
         "capacity": found.sizes.shared,
         "capacity_reason": found.capacity.to_string(),
         "partitions": partitions_json(found),
+        "findings": found.advice.iter().map(finding_json).collect::<Vec<_>>(),
         "days": days_json(service, &found.days),
         "fleet": found.report,
         "largest": found.largest.as_ref().map(|largest| largest_json(service, largest)),
@@ -288,6 +292,8 @@ fn days_json(service: &Service, days: &[Day]) -> Value {
                     "flow": flow.name,
                     "arrived": loss.arrived,
                     "lost": loss.lost(),
+                    "late": loss.late,
+                    "late_by_own_work": loss.late_anyway,
                     "allowed": loss.allowed,
                     "promised": loss.promised,
                     "shown": loss.is_shown(),
