@@ -8,9 +8,7 @@ use crate::config::Kind;
 use crate::plan::figures::Refused;
 use crate::plan::formulas::Rate;
 use crate::plan::number::float;
-use crate::plan::simulator::{
-    Arrivals, AtDeadline, Flow, InvalidScenario, Measured, Scenario, simulate,
-};
+use crate::plan::simulator::{Arrivals, Flow, InvalidScenario, Measured, Scenario, simulate};
 
 use super::need::{Pace, Service};
 use super::sizes::{PartitionSizes, Sizes};
@@ -65,7 +63,7 @@ pub struct Loss {
     pub refused: Refused,
     /// Those that were not done by their deadline.
     pub late: u64,
-    /// Those that would have been late with any number of slots, because their own hold is longer than that.
+    /// Those that would have been late on this day with any number of slots, because their own hold is longer than that.
     pub late_anyway: u64,
     /// The share of calls that may be lost.
     pub allowed: f64,
@@ -74,16 +72,35 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// Calls that more slots would have saved.
+    /// Calls that got no slot, and those that were late beyond as many as are late with slots in plenty.
     #[must_use]
     pub const fn lost(&self) -> u64 {
         self.refused.total() + self.late.saturating_sub(self.late_anyway)
     }
 
-    /// The share of the calls that this is.
+    /// The share of the calls that are late by their own work: no number of slots saves them.
+    #[must_use]
+    pub fn late_anyway_share(&self) -> f64 {
+        float(self.late_anyway.into()) / float(self.arrived.max(1).into())
+    }
+
+    /// The share of the calls that were lost.
     #[must_use]
     pub fn share(&self) -> f64 {
         float(self.lost().into()) / float(self.arrived.max(1).into())
+    }
+
+    /// Whether enough calls came to show that a promise is kept: so many that one of them may be lost. A flow that
+    /// calls very rarely beside one that calls very often comes too seldom in a day that can be simulated.
+    #[must_use]
+    pub fn is_shown(&self) -> bool {
+        float(self.arrived.into()) * self.allowed >= 1.0
+    }
+
+    /// A promise is made, and neither broken nor shown to be kept.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.promised && !self.is_shown() && !self.breaks_a_promise()
     }
 
     /// More than is allowed, on a day on which that is a promise.
@@ -122,12 +139,22 @@ pub(super) struct Days<'a> {
     flows: Vec<usize>,
     /// Their late calls with slots in plenty, at each pace.
     late_anyway: [Vec<u64>; 2],
+    /// Those of each flow in an incident of its own, which changes nothing for the others; none where it has no deadline.
+    late_in_incident: Vec<u64>,
 }
 
 impl<'a> Days<'a> {
     /// Of all flows.
     pub(super) fn new(service: &'a Service) -> Result<Self, InvalidScenario> {
-        Self::of(service, (0..service.flows.len()).collect())
+        let mut days = Self::of(service, (0..service.flows.len()).collect())?;
+        for (n, flow) in service.flows.iter().enumerate() {
+            let late = match flow.deadline {
+                Some(_) => days.with_slots_in_plenty(&What::Incident { flow: n })?[n],
+                None => 0,
+            };
+            days.late_in_incident.push(late);
+        }
+        Ok(days)
     }
 
     /// Of these flows alone.
@@ -136,24 +163,39 @@ impl<'a> Days<'a> {
             service,
             flows,
             late_anyway: [Vec::new(), Vec::new()],
+            late_in_incident: Vec::new(),
         };
         for pace in [Pace::Mean, Pace::Peak] {
-            days.late_anyway[index(pace)] = days.with_slots_in_plenty(pace)?;
+            days.late_anyway[index(pace)] = days.with_slots_in_plenty(&What::Healthy(pace))?;
         }
         Ok(days)
     }
 
-    fn with_slots_in_plenty(&self, pace: Pace) -> Result<Vec<u64>, InvalidScenario> {
-        let flows = self.service.flows.iter().enumerate();
-        if flows.clone().all(|(_, flow)| flow.deadline.is_none()) {
-            return Ok(vec![0; self.service.flows.len()]);
+    fn with_slots_in_plenty(&self, what: &What) -> Result<Vec<u64>, InvalidScenario> {
+        let flows = &self.service.flows;
+        if flows.iter().all(|flow| flow.deadline.is_none()) {
+            return Ok(vec![0; flows.len()]);
         }
-        let mut day = Scenario::new(self.length(), Rules::fixed(u32::MAX, 0));
-        for (n, _) in flows {
-            day = day.flow(self.flow(n, pace, ClassId::new(0)));
+        let mut day = Scenario::new(self.whole_length(), Rules::fixed(u32::MAX, 0));
+        for n in 0..flows.len() {
+            day = day.flow(self.flow_on(n, what, ClassId::new(0)));
         }
         let measured = run(&day)?;
         Ok(measured.flows.iter().map(|flow| flow.late).collect())
+    }
+
+    /// Late calls of a flow with slots in plenty.
+    fn late_anyway(&self, n: usize, what: &What) -> u64 {
+        match what {
+            What::Healthy(pace) => self.late_anyway[index(*pace)][n],
+            What::Incident { flow } if *flow == n => self.late_in_incident[n],
+            What::Incident { .. } => self.late_anyway[index(Pace::Mean)][n],
+        }
+    }
+
+    /// Five fifths.
+    fn whole_length(&self) -> Duration {
+        self.length() / 5 * 5
     }
 
     /// So long that every flow calls often enough, within reason.
@@ -191,29 +233,38 @@ impl<'a> Days<'a> {
             need.hold.clone(),
         );
         match need.deadline {
-            Some(deadline) => flow.deadline(deadline, AtDeadline::Free),
+            Some(deadline) => flow.deadline(deadline, need.at_deadline),
             None => flow,
+        }
+    }
+
+    /// The same, with its incident if this is its day.
+    fn flow_on(&self, n: usize, what: &What, class: ClassId) -> Flow {
+        let fifth = self.length() / 5;
+        match what {
+            What::Healthy(pace) => self.flow(n, *pace, class),
+            What::Incident { flow } if *flow == n => {
+                let hold = self.service.flows[n].hold.times(INCIDENT);
+                let flow = self.flow(n, Pace::Mean, class);
+                flow.incident(fifth * 2, fifth * 4, hold)
+            }
+            What::Incident { .. } => self.flow(n, Pace::Mean, class),
         }
     }
 
     /// One day with these sizes.
     pub(super) fn day(&self, sizes: &Sizes, what: What) -> Result<Day, InvalidScenario> {
-        let (pace, incident) = match what {
-            What::Healthy(pace) => (pace, None),
-            What::Incident { flow } => (Pace::Mean, Some(flow)),
+        let incident = match what {
+            What::Healthy(_) => None,
+            What::Incident { flow } => Some(flow),
         };
-        let fifth = self.length() / 5;
-        let mut day = Scenario::new(fifth * 5, sizes.rules());
+        let mut day = Scenario::new(self.whole_length(), sizes.rules());
         for (n, need) in self.service.flows.iter().enumerate() {
             let class = sizes.position(&need.partition).unwrap_or_default();
-            let timeout = sizes.partitions[class].acquire_timeout;
-            let mut flow = self
-                .flow(n, pace, ClassId::new(class))
-                .acquire_timeout(timeout);
-            if incident == Some(n) {
-                flow = flow.incident(fifth * 2, fifth * 4, need.hold.times(INCIDENT));
-            }
-            day = day.flow(flow);
+            let timeout = need.acquire_timeout;
+            let timeout = timeout.unwrap_or(sizes.partitions[class].acquire_timeout);
+            let flow = self.flow_on(n, &what, ClassId::new(class));
+            day = day.flow(flow.acquire_timeout(timeout));
         }
         let measured = run(&day)?;
         let losses = measured.flows.iter().enumerate();
@@ -223,7 +274,7 @@ impl<'a> Days<'a> {
                 arrived: outcome.arrived,
                 refused: outcome.refused,
                 late: outcome.late,
-                late_anyway: self.late_anyway[index(pace)][n],
+                late_anyway: self.late_anyway(n, &what),
                 allowed: need.loss,
                 promised: self.promised(n, incident),
             }

@@ -11,6 +11,9 @@
 //! - When the holds of a flow last [`INCIDENT`] times as long, the transactional partitions of others lose no more
 //!   than they may.
 //!
+//! A promise is shown by a day in which so many calls of the flow come that one of them may be lost. Where a flow calls
+//! too rarely for that, it stays open: see [`Loss::is_open`].
+//!
 //! A call is lost if it is refused, or late because it had to wait. One whose own work takes longer than its deadline
 //! is late with any number of slots, and is not counted.
 //!

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::config::Kind;
 use crate::fleet::{Fleet, ServerLimits};
 use crate::plan::formulas::{self, Rate};
-use crate::plan::simulator::HoldTime;
+use crate::plan::simulator::{AtDeadline, HoldTime};
 
 /// How often a flow calls, and whose calls these are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,10 @@ pub struct FlowNeed {
     pub hold: HoldTime,
     /// How long its caller has, waiting and work together. Default: not known.
     pub deadline: Option<Duration>,
+    /// What its caller does when the deadline comes while its call works. Default: it leaves, and its slot is free.
+    pub at_deadline: AtDeadline,
+    /// The longest that its caller waits for a slot. Default: as its partition has it.
+    pub acquire_timeout: Option<Duration>,
     /// Its peak, in percent of its mean. Default: [`HEADROOM_PERCENT`].
     pub headroom_percent: u32,
     /// The share of its calls that may be lost on a day on which nothing is wrong. Default: [`allowed_loss`].
@@ -77,6 +81,8 @@ impl FlowNeed {
             load,
             hold,
             deadline: None,
+            at_deadline: AtDeadline::Free,
+            acquire_timeout: None,
             headroom_percent: HEADROOM_PERCENT,
             loss: allowed_loss(kind),
         }
@@ -93,6 +99,8 @@ pub struct Service {
     pub role: String,
     /// The database that it uses.
     pub database: String,
+    /// The budget that its partitions share, if any do.
+    pub budget: String,
     /// Who calls.
     pub flows: Vec<FlowNeed>,
     /// Replicas, surge, reserve, and pools that are not ours. Its budgets are not looked at.
@@ -102,7 +110,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service whose role and database are called `app`.
+    /// A service whose role and database are called `app`, and its budget `main`.
     #[must_use]
     pub fn new(
         name: impl Into<String>,
@@ -114,6 +122,7 @@ impl Service {
             name: name.into(),
             role: "app".to_owned(),
             database: "app".to_owned(),
+            budget: "main".to_owned(),
             flows,
             fleet,
             server,
@@ -174,12 +183,15 @@ impl Service {
         loads.map(erlangs).sum()
     }
 
-    /// The mean of all holds of these flows; the largest there is if nobody calls.
+    /// The mean of all holds of these flows; if nobody calls, the longest of their means.
     pub(super) fn hold(&self, flows: &[usize]) -> Duration {
         let rates = flows.iter().map(|n| self.rate(&self.flows[*n]));
         let rates = rates.map(Rate::as_per_second).sum::<f64>();
         let mean = self.erlangs(flows, Pace::Mean) / rates;
-        Duration::try_from_secs_f64(mean).unwrap_or_default()
+        Duration::try_from_secs_f64(mean).unwrap_or_else(|_| {
+            let holds = flows.iter().map(|n| self.flows[*n].hold.mean());
+            holds.max().unwrap_or_default()
+        })
     }
 
     /// The shortest of their deadlines.

@@ -9,23 +9,24 @@
 //! 4. All share one budget, the smallest with which the simulated peak of all flows at once loses no more than is allowed.
 //!    It is searched between the least that there can be and the sum of the partitions.
 //! 5. Then each flow in turn has an incident. A transactional partition that loses in that of another gets one more
-//!    reserved, and 4 is done again.
+//!    reserved, or a twentieth, and 4 is done again.
 //! 6. The fleet check has the last word. Nothing is made smaller to please it: what does not fit is said, with what would.
 
 use std::time::Duration;
 
 use crate::config::{ANALYTICAL, Defaults, Kind, TRANSACTIONAL};
 use crate::fleet::{FleetReport, PartitionSize};
-use crate::plan::formulas::{mmck, useful_queue};
+use crate::plan::formulas::{Rate, mmck, useful_queue};
 use crate::plan::simulator::InvalidScenario;
 
 use super::day::{Day, Days, What};
-use super::need::{Pace, PartitionNeed, Service};
+use super::need::{FlowNeed, Pace, PartitionNeed, Service};
 use super::reason::{Reason, Term};
+use super::review::{Finding, outlasting};
 use super::sizes::{PartitionSizes, Sizes};
 
 /// How often a size may grow after it was simulated; by a twentieth at least, so that this is enough to triple it.
-const ROUNDS: u32 = 24;
+pub(super) const ROUNDS: u32 = 24;
 
 /// The part of what it may lose that a partition loses because of the most that it may hold. The other half is for the
 /// moments in which what it could borrow is in use elsewhere: without it, nothing would be gained by sharing.
@@ -46,6 +47,8 @@ pub struct Proposal {
     pub partitions: Vec<PartitionReasons>,
     /// The simulated days.
     pub days: Vec<Day>,
+    /// What no size helps: [`Finding::OutlastsDeadline`].
+    pub advice: Vec<Finding>,
     /// Whether the fleet fits the server.
     pub report: FleetReport,
     /// Where it does not: the largest sizes that would, if there are any.
@@ -79,7 +82,8 @@ pub struct Largest {
 }
 
 impl Proposal {
-    /// Whether the fleet fits, and no simulated day breaks a promise.
+    /// Whether the fleet fits, and no simulated day breaks a promise. What too few calls show is not broken: see
+    /// [`Loss::is_open`](super::Loss::is_open).
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.report.fits() && self.days.iter().all(|day| day.broken().next().is_none())
@@ -122,7 +126,8 @@ pub enum InvalidService {
 
 impl Service {
     pub(super) fn check(&self) -> Result<(), InvalidService> {
-        if self.flows.is_empty() {
+        let silent = |flow: &FlowNeed| self.rate(flow) == Rate::default();
+        if self.flows.iter().all(silent) {
             return Err(InvalidService::NoFlow);
         }
         for flow in &self.flows {
@@ -196,6 +201,7 @@ pub fn propose(service: &Service) -> Result<Proposal, InvalidService> {
         sizes,
         capacity,
         partitions,
+        advice: outlasting(service, &all),
         days: all,
         report,
         largest,
@@ -352,26 +358,21 @@ impl Draft {
             if !critical || days.alone(&own, Pace::Mean)? <= 1.0 {
                 break;
             }
-            self.reserve_more(service);
+            self.reserve_more(service, |formula| Reason::Simulated { formula });
         }
         Ok(())
     }
 
     fn allow_more(&mut self, service: &Service) {
-        let formula = self.sizes.max_connections;
-        self.sizes.max_connections = more(formula);
-        if !matches!(self.reasons.max_connections, Reason::Simulated { .. }) {
-            self.reasons.max_connections = Reason::Simulated { formula };
-        }
+        let formula = formula(&self.reasons.max_connections, self.sizes.max_connections);
+        self.sizes.max_connections = more(self.sizes.max_connections);
+        self.reasons.max_connections = Reason::Simulated { formula };
         self.queue(service);
     }
 
-    fn reserve_more(&mut self, service: &Service) {
-        let formula = self.sizes.reserved;
-        self.sizes.reserved = more(formula);
-        if !matches!(self.reasons.reserved, Reason::Simulated { .. }) {
-            self.reasons.reserved = Reason::Simulated { formula };
-        }
+    fn reserve_more(&mut self, service: &Service, reason: fn(u32) -> Reason) {
+        self.reasons.reserved = reason(formula(&self.reasons.reserved, self.sizes.reserved));
+        self.sizes.reserved = more(self.sizes.reserved);
         if self.sizes.max_connections < self.sizes.reserved {
             self.sizes.max_connections = self.sizes.reserved;
             self.reasons.max_connections = self.reasons.reserved.clone();
@@ -380,8 +381,16 @@ impl Draft {
     }
 }
 
+/// What the formulas gave for a size that may have grown since.
+const fn formula(reason: &Reason, size: u32) -> u32 {
+    match reason {
+        Reason::Simulated { formula } | Reason::Incident { formula } => *formula,
+        _ => size,
+    }
+}
+
 /// One more, or a twentieth.
-fn more(slots: u32) -> u32 {
+pub(super) fn more(slots: u32) -> u32 {
     slots.saturating_add((slots / 20).max(1)).min(MOST)
 }
 
@@ -427,11 +436,14 @@ fn together(
         let draft = draft.expect("bug: every flow has a partition");
         match what {
             What::Healthy(_) => draft.allow_more(days.service),
-            What::Incident { .. } => draft.reserve_more(days.service),
+            What::Incident { .. } => {
+                draft.reserve_more(days.service, |formula| Reason::Incident { formula });
+            }
         }
     }
 }
 
+/// The smallest budget for these partitions; if none is enough, as much as they may hold.
 fn smallest(days: &Days<'_>, drafts: &[Draft]) -> Result<(Sizes, Reason), InvalidService> {
     let partitions: Vec<_> = drafts.iter().map(|draft| draft.sizes.clone()).collect();
     let sum =
@@ -447,7 +459,10 @@ fn smallest(days: &Days<'_>, drafts: &[Draft]) -> Result<(Sizes, Reason), Invali
     if least >= apart || carries(least)? {
         return Ok((sizes(least), Reason::LeastBudget { apart }));
     }
-    let (mut too_few, mut fewest) = (least, apart.max(least));
+    if !carries(apart)? {
+        return Ok((sizes(apart), Reason::TooLittle));
+    }
+    let (mut too_few, mut fewest) = (least, apart);
     while fewest - too_few > 1 {
         let middle = too_few.midpoint(fewest);
         match carries(middle)? {
@@ -493,4 +508,60 @@ pub(super) fn shrunk(sizes: &Sizes, fits: &[PartitionSize]) -> Sizes {
         }
     }
     sizes
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::fleet::{Fleet, ServerLimits};
+    use crate::plan::planner::Load;
+    use crate::plan::simulator::HoldTime;
+
+    use super::*;
+
+    fn service() -> Service {
+        let flow = |name, kind| {
+            let hold = HoldTime::Exponential(Duration::from_millis(40));
+            FlowNeed::new(name, kind, Load::PerReplica(Rate::of(200)), hold)
+        };
+        let flows = [
+            flow(TRANSACTIONAL, Kind::Transactional),
+            flow(ANALYTICAL, Kind::Analytical),
+        ];
+        let limits = ServerLimits::new(170_000, 100);
+        Service::new("shop", flows.to_vec(), Fleet::new(1, 0), limits)
+    }
+
+    fn draft(need: PartitionNeed, max: u32) -> Draft {
+        let mut draft = Draft::blank(&need.name, need.kind, need.flows);
+        draft.sizes.max_connections = max;
+        draft
+    }
+
+    #[test]
+    fn a_budget_that_is_not_enough_is_not_called_enough() {
+        let service = service();
+        let days = Days::new(&service).unwrap();
+        let reason = |max| {
+            let needs = service.partitions().into_iter();
+            let drafts: Vec<_> = needs.map(|need| draft(need, max)).collect();
+            let (sizes, reason) = smallest(&days, &drafts).unwrap();
+            (sizes.shared, reason)
+        };
+        assert_eq!(reason(3), (6, Reason::TooLittle));
+        let (capacity, enough) = reason(32);
+        assert!(capacity < 64, "{capacity}");
+        assert!(!matches!(enough, Reason::TooLittle), "{enough}");
+    }
+
+    #[test]
+    fn what_has_grown_says_why_and_from_what() {
+        let service = service();
+        let mut draft = draft(service.partitions().remove(0), 16);
+        draft.sizes.reserved = 16;
+        draft.reserve_more(&service, |formula| Reason::Simulated { formula });
+        draft.reserve_more(&service, |formula| Reason::Incident { formula });
+        let Draft { sizes, reasons, .. } = draft;
+        assert_eq!((sizes.reserved, sizes.max_connections), (18, 18));
+        assert_eq!(reasons.reserved, Reason::Incident { formula: 16 });
+    }
 }

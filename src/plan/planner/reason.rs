@@ -50,8 +50,13 @@ pub enum Reason {
         /// The share of calls that may be refused.
         loss: f64,
     },
-    /// More than the formulas give, because a simulated day lost too much.
+    /// More than the formulas give, because a simulated day lost too much with that.
     Simulated {
+        /// What the formulas give.
+        formula: u32,
+    },
+    /// More than the formulas give, because the partition lost too much in the incident of another with that.
+    Incident {
         /// What the formulas give.
         formula: u32,
     },
@@ -67,6 +72,8 @@ pub enum Reason {
         /// What the same partitions would need apart.
         apart: u32,
     },
+    /// As much as the partitions may hold; and even so the simulated peak of all loses more than allowed.
+    TooLittle,
     /// Callers that are still done in time.
     UsefulQueue {
         /// Slots.
@@ -117,7 +124,13 @@ impl fmt::Display for Reason {
             Self::Simulated { formula } => {
                 write!(
                     f,
-                    "the fewest that lose no more than allowed when simulated; the formulas say {formula}"
+                    "grown from the {formula} of the formulas, with which a simulated day lost more than allowed"
+                )
+            }
+            Self::Incident { formula } => {
+                write!(
+                    f,
+                    "grown from the {formula} of the formulas, with which the incident of another did harm"
                 )
             }
             Self::NoFlow => f.write_str("the least: no flow calls it, but every pool has it"),
@@ -128,6 +141,9 @@ impl fmt::Display for Reason {
             Self::Pooled { apart } => write!(
                 f,
                 "the fewest with which the simulated peak of all loses no more than allowed; apart they need {apart}"
+            ),
+            Self::TooLittle => f.write_str(
+                "all that the partitions may hold; even so the simulated peak of all loses more than allowed",
             ),
             Self::UsefulQueue {
                 slots,

@@ -11,7 +11,7 @@ use crate::plan::formulas::{self, Rate, mmck, slots_for_loss, useful_queue};
 
 use super::day::{Day, Days, INCIDENT, Loss, What};
 use super::need::{Pace, PartitionNeed, Service};
-use super::propose::{InvalidService, Largest, shrunk};
+use super::propose::{InvalidService, Largest, ROUNDS, more, shrunk};
 use super::reason::percent;
 use super::sizes::{PartitionSizes, Sizes};
 
@@ -41,7 +41,8 @@ pub struct Review {
 }
 
 impl Review {
-    /// The fleet fits, every partition carries its own peak, and no transactional one loses in another's incident.
+    /// The fleet fits, no partition was seen too small for its own peak, and no transactional one losing in another's
+    /// incident. What too few calls show is not seen: see [`Loss::is_open`].
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.report.fits() && !self.findings.iter().any(Finding::is_wrong)
@@ -82,8 +83,8 @@ pub enum Finding {
         loss: Loss,
         /// Slots that it may hold, and slots of the budget.
         slots: [u32; 2],
-        /// What its own peak needs.
-        needs: u32,
+        /// What its own peak needs when it is simulated alone, to within a twentieth; `None` if that was not found.
+        needs: Option<u32>,
     },
     /// It loses in the incident of another, although it is transactional.
     Struck {
@@ -93,6 +94,8 @@ pub enum Finding {
         by: String,
         /// What it loses.
         loss: Loss,
+        /// What it loses on the same day without the incident.
+        without: Loss,
         /// What is reserved for it.
         reserved: u32,
     },
@@ -115,6 +118,13 @@ pub enum Finding {
         apart: u32,
         /// The slots that they would need as one.
         together: u32,
+    },
+    /// More of its calls than may be lost are late by their own work on an ordinary day. No size helps.
+    OutlastsDeadline {
+        /// The flow.
+        flow: String,
+        /// The share of its calls.
+        share: f64,
     },
     /// The last in its queue are late in any case.
     UselessQueue {
@@ -150,21 +160,24 @@ impl fmt::Display for Finding {
             } => write!(
                 f,
                 "{partition} is too small for a healthy day: {flow} loses {loss} ({:.2} %, allowed {} %) on the {pace} \
-                 with {max} slots in a budget of {budget}; its own peak needs {needs}",
+                 with {max} slots in a budget of {budget}; {}",
                 100.0 * loss.share(),
-                percent(loss.allowed)
+                percent(loss.allowed),
+                needed(*needs)
             ),
             Self::Struck {
                 flow,
                 by,
                 loss,
+                without,
                 reserved,
             } => write!(
                 f,
-                "{flow} loses {loss} ({:.2} %, allowed {} %) when the holds of {by} last {INCIDENT} times as long: \
-                 the {reserved} slots reserved for it are too few",
+                "{flow} loses {loss} ({:.2} %, allowed {} %) when the holds of {by} last {INCIDENT} times as long, {} more \
+                 than otherwise: the {reserved} slots reserved for it are too few",
                 100.0 * loss.share(),
-                percent(loss.allowed)
+                percent(loss.allowed),
+                loss.lost().saturating_sub(without.lost())
             ),
             Self::Stranded {
                 partition,
@@ -185,6 +198,11 @@ impl fmt::Display for Finding {
                 "{} are more partitions than are useful: so few calls need {apart} slots apart, and {together} together",
                 partitions.join(", ")
             ),
+            Self::OutlastsDeadline { flow, share } => write!(
+                f,
+                "{:.1} % of the own holds of {flow} outlast its deadline; no size helps",
+                100.0 * share
+            ),
             Self::UselessQueue {
                 partition,
                 max_waiters,
@@ -195,6 +213,13 @@ impl fmt::Display for Finding {
                 "{partition} lets {max_waiters} wait, but only {useful} of them would be done within {deadline:?}"
             ),
         }
+    }
+}
+
+fn needed(needs: Option<u32>) -> String {
+    match needs {
+        Some(slots) => format!("its own peak needs {slots}"),
+        None => "no number of slots was found that carries its own peak".to_owned(),
     }
 }
 
@@ -213,9 +238,10 @@ pub fn review(service: &Service, sizes: &Sizes) -> Result<Review, InvalidService
     };
     let known = needs.iter().filter_map(|need| Some((need, drawn(need)?)));
     let known: Vec<_> = known.collect();
-    let mut findings = wrong(service, sizes, &needs, &all);
+    let mut findings = wrong(service, sizes, &all)?;
     findings.extend(stranded(&known, &all));
     findings.extend(too_many(service, &needs));
+    findings.extend(outlasting(service, &all));
     findings.extend(
         known
             .iter()
@@ -263,48 +289,106 @@ fn carried(service: &Service, need: &PartitionNeed, partition: &PartitionSizes) 
     }
 }
 
-/// Every promise that a day breaks; each flow once for healthy days, and once for each incident.
-fn wrong(service: &Service, sizes: &Sizes, needs: &[PartitionNeed], days: &[Day]) -> Vec<Finding> {
+/// Every promise that a day breaks; each flow once for healthy days, and once for each incident that is to blame.
+fn wrong(service: &Service, sizes: &Sizes, days: &[Day]) -> Result<Vec<Finding>, InvalidService> {
     let mut findings = Vec::new();
     let mut small = Vec::new();
     for day in days {
         for n in day.broken() {
-            let need = &service.flows[n];
-            let position = sizes.position(&need.partition).unwrap_or_default();
-            let partition = &sizes.partitions[position];
-            let (flow, loss) = (need.name.clone(), day.flows[n]);
             match day.what {
                 What::Healthy(_) if small.contains(&n) => {}
                 What::Healthy(pace) => {
                     small.push(n);
-                    findings.push(Finding::TooSmall {
-                        partition: partition.name.clone(),
-                        flow,
-                        pace,
-                        loss,
-                        slots: [partition.max_connections, sizes.capacity()],
-                        needs: own_peak(service, needs, &partition.name, partition.max_waiters),
-                    });
+                    findings.push(too_small(service, sizes, n, pace, day.flows[n])?);
                 }
-                What::Incident { flow: by } => findings.push(Finding::Struck {
-                    flow,
-                    by: service.flows[by].name.clone(),
-                    loss,
-                    reserved: partition.reserved,
-                }),
+                What::Incident { flow: by } => {
+                    findings.extend(struck(
+                        service,
+                        sizes,
+                        n,
+                        by,
+                        [day.flows[n], ordinary(days, n)],
+                    ));
+                }
             }
         }
     }
-    findings
+    Ok(findings)
 }
 
-fn own_peak(service: &Service, needs: &[PartitionNeed], name: &str, queue: u32) -> u32 {
-    let need = needs.iter().find(|need| need.name == name);
-    let slots = need.and_then(|need| {
-        let erlangs = service.erlangs(&need.flows, Pace::Peak);
-        slots_for_loss(erlangs, queue, service.loss(&need.flows)).map(|slots| slots.max(need.peak))
-    });
-    slots.unwrap_or(u32::MAX)
+/// What a flow loses when nothing is wrong.
+fn ordinary(days: &[Day], flow: usize) -> Loss {
+    let what = What::Healthy(Pace::Mean);
+    let day = days.iter().find(|day| day.what == what);
+    day.expect("bug: the ordinary day is always simulated")
+        .flows[flow]
+}
+
+fn too_small(
+    service: &Service,
+    sizes: &Sizes,
+    flow: usize,
+    pace: Pace,
+    loss: Loss,
+) -> Result<Finding, InvalidService> {
+    let partition = of_flow(service, sizes, flow);
+    Ok(Finding::TooSmall {
+        partition: partition.name.clone(),
+        flow: service.flows[flow].name.clone(),
+        pace,
+        loss,
+        slots: [partition.max_connections, sizes.capacity()],
+        needs: own_peak(service, partition)?,
+    })
+}
+
+/// A flow that loses too much on any day is too small; an incident is to blame for what it adds beyond what is allowed.
+fn struck(
+    service: &Service,
+    sizes: &Sizes,
+    flow: usize,
+    by: usize,
+    [loss, without]: [Loss; 2],
+) -> Option<Finding> {
+    let to_blame = !without.breaks_a_promise() || loss.share() - without.share() > loss.allowed;
+    to_blame.then(|| Finding::Struck {
+        flow: service.flows[flow].name.clone(),
+        by: service.flows[by].name.clone(),
+        loss,
+        without,
+        reserved: of_flow(service, sizes, flow).reserved,
+    })
+}
+
+fn of_flow<'a>(service: &Service, sizes: &'a Sizes, flow: usize) -> &'a PartitionSizes {
+    let position = sizes.position(&service.flows[flow].partition);
+    &sizes.partitions[position.unwrap_or_default()]
+}
+
+/// Slots with which the peak of a partition loses no more than allowed, alone and simulated: what the formula says,
+/// or more. With slots of its own it has lost too much, so it is more than those.
+fn own_peak(service: &Service, partition: &PartitionSizes) -> Result<Option<u32>, InvalidService> {
+    let needs = service.partitions();
+    let Some(need) = needs.into_iter().find(|need| need.name == partition.name) else {
+        return Ok(None);
+    };
+    let erlangs = service.erlangs(&need.flows, Pace::Peak);
+    let loss = service.loss(&need.flows);
+    let formula = slots_for_loss(erlangs, partition.max_waiters, loss).unwrap_or(need.peak);
+    let known = match partition.shares {
+        true => 1,
+        false => more(partition.max_connections),
+    };
+    let days = Days::of(service, need.flows)?;
+    let mut own = partition.clone();
+    own.max_connections = formula.max(need.peak).max(known);
+    for _ in 0..ROUNDS {
+        if days.alone(&own, Pace::Peak)? <= 1.0 {
+            return Ok(Some(own.max_connections));
+        }
+        own.max_connections = more(own.max_connections);
+    }
+    Ok(None)
 }
 
 /// Who keeps what it does not need at the peak of all, while others are refused.
@@ -360,6 +444,20 @@ fn too_many_of<'a>(
         apart,
         together,
     })
+}
+
+/// Flows whose deadline is short beside their own holds.
+pub(super) fn outlasting(service: &Service, days: &[Day]) -> Vec<Finding> {
+    let flows = service.flows.iter().enumerate();
+    let late = flows.filter_map(|(n, flow)| {
+        let loss = ordinary(days, n);
+        let share = loss.late_anyway_share();
+        (share > loss.allowed).then(|| Finding::OutlastsDeadline {
+            flow: flow.name.clone(),
+            share,
+        })
+    });
+    late.collect()
 }
 
 fn useless(service: &Service, need: &PartitionNeed, partition: &PartitionSizes) -> Option<Finding> {

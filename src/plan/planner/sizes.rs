@@ -4,15 +4,12 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::admission::{ClassRules, HandOver, Rules};
-use crate::config::{Defaults, Kind, Limit};
+use crate::config::{ConfigError, Defaults, Kind, Limit, PoolConfig};
 use crate::fleet::{
     Demand, Fleet, FleetReport, Limits, Server, ServerLimits, SharedBudget, assess,
 };
 
 use super::need::{PartitionNeed, Service};
-
-/// The name of the budget that a proposal shares.
-const BUDGET: &str = "main";
 
 /// What the connections of one replica are divided into.
 ///
@@ -199,7 +196,7 @@ impl Sizes {
         let mut fleet: Fleet = service.fleet.clone();
         fleet.budgets = match self.shared {
             0 => Vec::new(),
-            capacity => vec![SharedBudget::new(BUDGET, capacity)],
+            capacity => vec![SharedBudget::new(&service.budget, capacity)],
         };
         let limits: ServerLimits = service.server.clone();
         let mut server = Server::new("server", Limits::Known(limits));
@@ -207,7 +204,7 @@ impl Sizes {
             let demand =
                 Demand::partition(&p.name, p.max_connections, &service.role, &service.database);
             match p.shares {
-                true => demand.sharing(BUDGET, p.reserved),
+                true => demand.sharing(&service.budget, p.reserved),
                 false => demand,
             }
         };
@@ -215,20 +212,25 @@ impl Sizes {
         assess(&fleet, &[server])
     }
 
-    /// The service's own configuration in TOML, as [`PoolConfig::from_toml`](crate::config::PoolConfig::from_toml)
-    /// reads it. Its `url` is a place-holder: where the database is, no plan says.
-    #[must_use]
-    pub fn to_toml(&self, service: &Service) -> String {
+    /// The service's own configuration in TOML, as [`PoolConfig::from_toml`] reads it. Its `url` is a place-holder:
+    /// where the database is, no plan says.
+    ///
+    /// # Errors
+    /// What the pool would refuse, in its words: a name that breaks its rules, a partition that every pool has and that
+    /// is not here, or one that cannot have its sizes.
+    pub fn to_toml(&self, service: &Service) -> Result<String, ConfigError> {
         let mut text = String::new();
         self.write(service, &mut text)
             .expect("bug: a string takes everything");
-        text
+        PoolConfig::from_toml(&text)?.resolve()?;
+        Ok(text)
     }
 
     fn write(&self, service: &Service, text: &mut String) -> std::fmt::Result {
         let fleet = &service.fleet;
         writeln!(text, "service = {}", quoted(&service.name))?;
-        let url = format!("postgres://{}@localhost/{}", service.role, service.database);
+        let [role, database] = [&service.role, &service.database].map(|name| percent_encoded(name));
+        let url = format!("postgres://{role}@localhost/{database}");
         writeln!(text, "url = {} # put your own here", quoted(&url))?;
         writeln!(text, "\n[fleet]\nmax_replicas = {}", fleet.max_replicas)?;
         writeln!(text, "surge = {}\nreserve = {}", fleet.surge, fleet.reserve)?;
@@ -237,23 +239,25 @@ impl Sizes {
             writeln!(text, "\n[[fleet.external]]\nname = {name}\nsize = {size}")?;
         }
         if self.shared > 0 {
-            let (name, order) = (quoted(BUDGET), hand_over(self.hand_over));
+            let (name, order) = (quoted(&service.budget), hand_over(self.hand_over));
             writeln!(text, "\n[[budget]]\nname = {name}")?;
             writeln!(text, "capacity = {}\nhand_over = {order}", self.shared)?;
         }
-        self.partitions.iter().try_for_each(|p| p.write(text))
+        self.partitions
+            .iter()
+            .try_for_each(|p| p.write(&service.budget, text))
     }
 }
 
 impl PartitionSizes {
-    fn write(&self, text: &mut String) -> std::fmt::Result {
+    fn write(&self, budget: &str, text: &mut String) -> std::fmt::Result {
         writeln!(text, "\n[[partition]]\nname = {}", quoted(&self.name))?;
         let implied = [Kind::Transactional, Kind::Analytical].map(Kind::as_str);
         if !implied.contains(&self.name.as_str()) {
             writeln!(text, "kind = {}", quoted(self.kind.as_str()))?;
         }
         if self.shares {
-            writeln!(text, "budget = {}", quoted(BUDGET))?;
+            writeln!(text, "budget = {}", quoted(budget))?;
             writeln!(text, "reserved = {}", self.reserved)?;
         }
         writeln!(text, "max_connections = {}", self.max_connections)?;
@@ -273,6 +277,18 @@ const fn hand_over(order: HandOver) -> &'static str {
         HandOver::OldestFirst => "\"oldest_first\"",
         HandOver::DeclaredOrder => "\"declared_order\"",
     }
+}
+
+/// A part of a URL, in which any other character could split it.
+fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        match char::from(byte) {
+            c if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '~') => encoded.push(c),
+            _ => encoded += &format!("%{byte:02X}"),
+        }
+    }
+    encoded
 }
 
 /// Text in the quotes of TOML.
@@ -333,6 +349,7 @@ mod tests {
         assert_eq!(share(2, &[9, 9, 9]), None);
         assert_eq!(share(4, &[]), Some(vec![]));
         assert_eq!(quoted("a\"\\\n"), r#""a\"\\\u000A""#);
+        assert_eq!(percent_encoded("a_1@b/\u{e9}"), "a_1%40b%2F%C3%A9");
     }
 
     proptest! {

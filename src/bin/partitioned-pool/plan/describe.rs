@@ -36,7 +36,7 @@ pub(super) struct Description {
     /// Whether fleet and server are stated.
     pub(super) has_server: bool,
     flows: Vec<FlowSpec>,
-    partitions: Vec<PartitionTable>,
+    pub(super) partitions: Vec<PartitionTable>,
 }
 
 /// How long is simulated when nobody says.
@@ -252,6 +252,11 @@ fn service(file: &File, flows: Vec<FlowNeed>) -> Service {
     let mut service = Service::new(name, flows, fleet, limits);
     service.role = file.role.clone().unwrap_or(service.role);
     service.database = file.database.clone().unwrap_or(service.database);
+    let budget = file
+        .budgets
+        .first()
+        .and_then(|budget| budget.get_ref().name.clone());
+    service.budget = budget.map_or(service.budget, |name| name.0);
     if let Some(table) = &file.server {
         service.server = server(table, &service);
     }

@@ -99,6 +99,7 @@ impl Reader<'_> {
         let mut need = FlowNeed::new(name, kind, load, hold);
         need.partition = partition;
         need.deadline = table.deadline.map(|time| time.0);
+        (need.at_deadline, need.acquire_timeout) = (spec.at_deadline, spec.acquire_timeout);
         need.headroom_percent = table
             .headroom_percent
             .map_or(need.headroom_percent, |p| p.0);

@@ -25,7 +25,7 @@ use crate::words::grouped;
 pub(crate) struct Options {
     #[command(flatten)]
     input: Input,
-    /// Writes the sizes as the service's own configuration.
+    /// Writes the sizes as the service's own configuration, if they fit the server.
     #[arg(long, value_name = "FILE")]
     toml: Option<PathBuf>,
 }
@@ -38,25 +38,67 @@ pub(super) fn run(options: &Options) -> Result<Answer, Stop> {
     if !description.has_server {
         return Err(source.whole("state [fleet] with max_replicas and surge, and [server] with max_connections: sizes must fit them"));
     }
-    let (sizes, mut shown, good) = match &description.stated {
+    let (sizes, mut shown, good, fits) = match &description.stated {
         Some(sizes) => {
             let found = review(&description.service, sizes).map_err(|error| source.whole(error))?;
             let shown = reviewed(&description.service, sizes, &found);
-            (sizes.clone(), shown, found.is_good())
+            (sizes.clone(), shown, found.is_good(), found.report.fits())
         }
         None => {
+            nothing_but_sizes(&source, &description)?;
             let found = propose(&description.service).map_err(|error| source.whole(error))?;
-            let shown = proposed(&description.service, &found);
-            (found.sizes.clone(), shown, found.is_good())
+            let toml = toml(&source, &description.service, &found.sizes)?;
+            let shown = proposed(&description.service, &found, &toml);
+            (
+                found.sizes.clone(),
+                shown,
+                found.is_good(),
+                found.report.fits(),
+            )
         }
     };
-    if let Some(file) = &options.toml {
-        output::write(file, &sizes.to_toml(&description.service))?;
+    if options.toml.is_some() {
+        shown.json["toml_written"] = fits.into();
+    }
+    match &options.toml {
+        Some(file) if fits => {
+            output::write(file, &toml(&source, &description.service, &sizes)?)?;
+        }
+        Some(file) => {
+            let file = file.display();
+            shown.text += &format!("\n{file} is not written: these sizes do not fit.\n");
+        }
+        None => {}
     }
     if options.input.svg.is_some() {
         shown.svg = picture(&source, &description, &sizes)?;
     }
     options.input.answer(shown, good)
+}
+
+/// The service's configuration, if its pool would take it.
+fn toml(source: &Source, service: &Service, sizes: &Sizes) -> Result<String, Stop> {
+    let text = sizes.to_toml(service);
+    text.map_err(|error| source.whole(format!("the pool would refuse these sizes: {error}")))
+}
+
+/// What is proposed is not stated: a partition without a size says its kind, no more.
+fn nothing_but_sizes(source: &Source, description: &Description) -> Result<(), Stop> {
+    for table in &description.partitions {
+        let stated = [
+            ("reserved", table.reserved.is_some()),
+            ("max_waiters", table.max_waiters.is_some()),
+            ("acquire_timeout", table.acquire_timeout.is_some()),
+            ("statement_timeout", table.statement_timeout.is_some()),
+        ];
+        if let Some((key, _)) = stated.into_iter().find(|(_, stated)| *stated) {
+            return Err(source.whole(format!(
+                "partition {}: size proposes {key} itself; leave it out, or state max_connections of every partition to have them reviewed",
+                table.name.0
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The incident with these sizes, and what other splits of as many slots would do.
@@ -75,8 +117,11 @@ fn picture(source: &Source, description: &Description, sizes: &Sizes) -> Result<
     Ok(picture::draw(&title, &panels, Some(&sweep)))
 }
 
-fn proposed(service: &Service, found: &Proposal) -> Shown {
+fn proposed(service: &Service, found: &Proposal, toml: &str) -> Shown {
     let verdict = match (found.report.fits(), found.is_good()) {
+        (true, true) if is_open(&found.days) => {
+            "these sizes fit, and break no promise in simulation; not all are shown (marked ?)"
+        }
         (true, true) => "these sizes fit, and keep their promises in simulation",
         (true, false) => "these sizes fit, but break a promise in simulation (marked !)",
         (false, _) => "what the flows need does not fit the server",
@@ -84,13 +129,13 @@ fn proposed(service: &Service, found: &Proposal) -> Shown {
     let mut text = format!("{}: {verdict}\n\n", service.name);
     text += &reasons(found);
     text += &format!("\n{}", days(service, &found.days));
+    for finding in &found.advice {
+        text += &format!("advice: {finding}\n");
+    }
     text += &format!("\n{}", found.report);
     text += &largest_text(service, found.largest.as_ref(), &found.report);
     if found.report.fits() {
-        text += &format!(
-            "\nAs the service's configuration:\n\n{}",
-            found.sizes.to_toml(service)
-        );
+        text += &format!("\nAs the service's configuration:\n\n{toml}");
     }
     let json = json!({
         "fits": found.report.fits(),
@@ -98,10 +143,11 @@ fn proposed(service: &Service, found: &Proposal) -> Shown {
         "capacity": found.sizes.shared,
         "capacity_reason": found.capacity.to_string(),
         "partitions": partitions_json(found),
+        "findings": found.advice.iter().map(finding_json).collect::<Vec<_>>(),
         "days": days_json(service, &found.days),
         "fleet": found.report,
         "largest": found.largest.as_ref().map(|largest| largest_json(service, largest)),
-        "toml": found.sizes.to_toml(service),
+        "toml": toml,
     });
     Shown {
         text,
@@ -151,11 +197,28 @@ fn duration(time: Duration) -> String {
 /// So many flows have a column each; more would not fit a terminal.
 const COLUMNS: usize = 3;
 
-/// What each flow loses on each day. A `!` marks a promise that is broken.
+/// A day has too few calls of a flow to show that its promise is kept.
+fn is_open(days: &[Day]) -> bool {
+    days.iter().flat_map(|day| &day.flows).any(Loss::is_open)
+}
+
+/// What each flow loses on each day. A `!` marks a promise that is broken, a `?` one that is not shown.
 fn days(service: &Service, days: &[Day]) -> String {
-    if service.flows.len() > COLUMNS {
-        return days_by_flow(service, days);
+    let mut text = match service.flows.len() > COLUMNS {
+        true => days_by_flow(service, days),
+        false => days_by_day(service, days),
+    };
+    for (n, flow) in service.flows.iter().enumerate() {
+        let open = days.iter().map(|day| day.flows[n]).filter(Loss::is_open);
+        if let Some(fewest) = open.map(|loss| loss.arrived).min() {
+            let (name, fewest) = (&flow.name, grouped(fewest));
+            text += &format!("? {name} is not shown: only {fewest} calls in a simulated day\n");
+        }
     }
+    text
+}
+
+fn days_by_day(service: &Service, days: &[Day]) -> String {
     let flows = service.flows.iter();
     let flows = flows.map(|flow| format!("{} loses", flow.name));
     let heads = ["simulated".to_owned()].into_iter().chain(flows);
@@ -181,7 +244,11 @@ fn days_by_flow(service: &Service, days: &[Day]) -> String {
 }
 
 fn lost(loss: &Loss) -> String {
-    let mark = if loss.breaks_a_promise() { " !" } else { "" };
+    let mark = match (loss.breaks_a_promise(), loss.is_open()) {
+        (true, _) => " !",
+        (false, true) => " ?",
+        (false, false) => "",
+    };
     let (lost, arrived) = (grouped(loss.lost()), grouped(loss.arrived));
     format!("{lost} of {arrived} ({:.2} %){mark}", 100.0 * loss.share())
 }
@@ -225,8 +292,11 @@ fn days_json(service: &Service, days: &[Day]) -> Value {
                     "flow": flow.name,
                     "arrived": loss.arrived,
                     "lost": loss.lost(),
+                    "late": loss.late,
+                    "late_by_own_work": loss.late_anyway,
                     "allowed": loss.allowed,
                     "promised": loss.promised,
+                    "shown": loss.is_shown(),
                     "broken": loss.breaks_a_promise(),
                 })
             })
@@ -237,11 +307,15 @@ fn days_json(service: &Service, days: &[Day]) -> Value {
 }
 
 fn largest_json(service: &Service, largest: &Largest) -> Value {
-    json!({ "toml": largest.sizes.to_toml(service), "days": days_json(service, &largest.days) })
+    let toml = largest.sizes.to_toml(service).ok();
+    json!({ "toml": toml, "days": days_json(service, &largest.days) })
 }
 
 fn reviewed(service: &Service, sizes: &Sizes, found: &Review) -> Shown {
     let verdict = match found.is_good() {
+        true if is_open(&found.days) => {
+            "nothing wrong was seen with these sizes, but not every promise is shown (marked ?)"
+        }
         true => "these sizes are healthy",
         false => "something is wrong with these sizes",
     };
