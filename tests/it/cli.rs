@@ -324,6 +324,29 @@ fn layouts_are_compared_over_the_same_calls() {
 }
 
 #[test]
+fn no_more_refusals_are_stranded_than_there_are() {
+    let flow = |name: &str| {
+        format!("[[flow]]\nname = \"{name}\"\nrate_per_replica = 60\nhold = \"40ms\"\n")
+    };
+    let text = "length = \"60s\"\n[[budget]]\ncapacity = 9\n".to_owned();
+    let text = text + &flow("a") + &flow("b") + &flow("c");
+    let json = json(&fed(&["compare", "--json"], &text), 0);
+    let sum = |value: &Value| -> u64 {
+        let counts = value.as_object().unwrap().values();
+        counts.map(|count| count.as_u64().unwrap()).sum()
+    };
+    for layout in json["layouts"].as_array().unwrap() {
+        for day in ["healthy", "incident"] {
+            let flows = layout[day]["flows"].as_array().unwrap().iter();
+            let refused: u64 = flows.map(|flow| sum(&flow["refused"])).sum();
+            let stranded = layout["stranded"][day].as_u64().unwrap();
+            assert!(stranded <= refused, "{layout}");
+            assert_eq!(stranded > 0, layout["layout"] != "shared", "{layout}");
+        }
+    }
+}
+
+#[test]
 fn a_layout_of_the_file_is_compared_too() {
     let other = "[[also]]\nname = \"mine\"\n[[also.partition]]\nname = \"pay\"\nreserved = 2\nmax_connections = 3\n\
                  [[also.partition]]\nname = \"report\"\nreserved = 0\nmax_connections = 1\n";
@@ -459,6 +482,7 @@ fn what_is_wrong_with_a_description_is_said_in_one_line_with_its_place() {
         ("layout = \"fixed\"\n[[budget]]\ncapacity = 1\n".to_owned() + &flow("rate_per_replica = 5") + "[[flow]]\nname = \"b\"\nhold = \"1s\"\nrate_per_replica = 5", "line 2: a capacity of 1 is not even one slot for each of 2 partitions".to_owned()),
         ("layout = \"fixed\"\n".to_owned() + &flow("rate_per_replica = 5"), ": no capacity is stated".to_owned()),
         (flow("rate_per_replica = 5").repeat(2), "line 5: flow a: is there twice".to_owned()),
+        ("layout = \"borrowing\"\n[[budget]]\ncapacity = 1\n".to_owned() + &flow("rate_per_replica = 5"), "line 2: a capacity of 1 cannot be lent: it takes one slot for each of 1 transactional partitions, and one more".to_owned()),
         (String::new(), ": there is no flow; describe each as [[flow]]".to_owned()),
         ("flow = 3".to_owned(), "line 1: flow: invalid type".to_owned()),
         ("[[flow".to_owned(), "line 1: ".to_owned()),

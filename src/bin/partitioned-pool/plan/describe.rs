@@ -104,13 +104,25 @@ impl Description {
             LayoutName::Borrowing => Sizes::lending(&self.needs, capacity),
         };
         let sizes = sizes.ok_or_else(|| {
-            let partitions = self.needs.len();
-            let problem = format!(
-                "a capacity of {capacity} is not even one slot for each of {partitions} partitions"
-            );
+            let problem = self.too_few(capacity, layout);
             source.at_key("budget", Some(0), problem)
         })?;
         Ok(self.with_stated_waits(sizes))
+    }
+
+    fn too_few(&self, capacity: u32, layout: LayoutName) -> String {
+        let partitions = self.needs.iter();
+        let transactional = partitions.filter(|need| need.kind == Kind::Transactional);
+        match layout {
+            LayoutName::Borrowing => format!(
+                "a capacity of {capacity} cannot be lent: it takes one slot for each of {} transactional partitions, and one more",
+                transactional.count()
+            ),
+            _ => format!(
+                "a capacity of {capacity} is not even one slot for each of {} partitions",
+                self.needs.len()
+            ),
+        }
     }
 
     /// Queues and timeouts that the file states hold in every layout.
