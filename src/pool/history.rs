@@ -51,6 +51,12 @@ impl Span {
         }
     }
 
+    /// Whether both are of some same moment; two looks in one instant are.
+    fn overlaps(&self, other: &Self) -> bool {
+        let same = (self.from, self.until) == (other.from, other.until);
+        same || (self.from < other.until && other.from < self.until)
+    }
+
     /// This one and the one that follows it, as one.
     fn and(mut self, next: &Self) -> Self {
         self.until = next.until;
@@ -92,9 +98,7 @@ impl Span {
 /// spans of which it is known that it had them at every moment.
 pub(super) fn seen_from(own: &[Span], reserved: u32, neighbour: &[Span]) -> Neighbours {
     let is_free = |at: &Span| {
-        let meanwhile = own
-            .iter()
-            .filter(|own| own.from < at.until && at.from < own.until);
+        let meanwhile = own.iter().filter(|own| own.overlaps(at));
         let most_used = meanwhile.map(|own| own.most_used).max();
         most_used.is_some_and(|used| used < reserved)
     };
