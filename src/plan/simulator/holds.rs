@@ -47,7 +47,7 @@ impl HoldTime {
     ///
     /// let ms = Duration::from_millis;
     /// let Some(HoldTime::LogNormal { spread, .. }) = HoldTime::from_p99(ms(40), ms(150)) else { panic!() };
-    /// assert_eq!(format!("{spread:.2}"), "0.82");
+    /// assert_eq!(format!("{spread:.2}"), "0.74");
     /// assert_eq!(HoldTime::from_p99(ms(40), ms(30)), None);
     /// ```
     #[must_use]
