@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::drivers::Driven;
 use crate::output::Json;
 
 /// Where the picture goes when nobody says.
@@ -13,6 +14,7 @@ Reports starve checkout, on a real Postgres: first with one pool for both, then 
 Usage: cargo run --release --example reporting_starves_checkout -- [OPTIONS]
 
   --quick       the same within 20 s, with shorter reports; without, two minutes
+  --driver NAME tokio-postgres (the default) or sqlx, which needs `--features sqlx`: the partitions, and the one pool
   --svg FILE    where the picture goes; default target/reporting_starves_checkout.svg
   --json FILE   writes the figures as one JSON object; - is standard output, which then holds nothing else
   --help        this text
@@ -35,6 +37,7 @@ pub(crate) enum Command {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) quick: bool,
+    pub(crate) driver: Driven,
     pub(crate) svg: PathBuf,
     pub(crate) json: Option<Json>,
 }
@@ -47,6 +50,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Comma
     let mut arguments = arguments.into_iter();
     let mut options = Options {
         quick: false,
+        driver: Driven::TokioPostgres,
         svg: SVG.into(),
         json: None,
     };
@@ -55,15 +59,16 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Comma
             Some((flag, value)) => (flag, Some(value.to_owned())),
             None => (argument.as_str(), None),
         };
-        let mut file = || {
+        let mut needed = |what: &str| {
             let value = value.clone().or_else(|| arguments.next());
             let value = value.filter(|v| !v.is_empty() && !v.starts_with("--"));
-            value.ok_or_else(|| format!("{flag} needs a file"))
+            value.ok_or_else(|| format!("{flag} needs {what}"))
         };
         match flag {
             "--quick" if value.is_none() => options.quick = true,
-            "--svg" => options.svg = file()?.into(),
-            "--json" => options.json = Some(Json::to(file()?)),
+            "--driver" => options.driver = Driven::named(&needed("a name")?)?,
+            "--svg" => options.svg = needed("a file")?.into(),
+            "--json" => options.json = Some(Json::to(needed("a file")?)),
             "--help" | "-h" if value.is_none() => return Ok(Command::Help),
             _ => return Err(format!("unknown argument: {argument}")),
         }
@@ -83,11 +88,12 @@ mod tests {
     fn every_option_is_read() {
         let options = Options {
             quick: true,
+            driver: Driven::Sqlx,
             svg: "a.svg".into(),
             json: Some(Json::File("b.json".into())),
         };
         assert_eq!(
-            read("--quick --svg a.svg --json=b.json"),
+            read("--quick --driver sqlx --svg a.svg --json=b.json"),
             Ok(Command::Run(options))
         );
         let Ok(Command::Run(options)) = read("--json -") else {

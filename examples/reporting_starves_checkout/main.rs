@@ -6,6 +6,8 @@
 //! The README's picture is that of a run with `--svg examples/reporting_starves_checkout/scenario.svg`.
 
 mod args;
+#[path = "../support/drivers.rs"]
+mod drivers;
 #[path = "../support/output.rs"]
 mod output;
 #[path = "../../tests/support/postgres/mod.rs"]
@@ -16,11 +18,15 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use args::{Command, Options};
+use drivers::{Missing, over};
 use output::{Json, Line, write};
+use scenario::layout::Driven;
 use scenario::plan::Plan;
 use scenario::report::Table;
 use scenario::verdict::{Finding, judge};
 use scenario::{json, picture};
+
+type Findings = Result<Vec<Finding>, Box<dyn Error>>;
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -35,19 +41,20 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    output::exit(perform(&options).await)
+    let done = over!(options.driver, perform(&options));
+    output::exit(done.unwrap_or_else(|missing: Missing| Err(missing.into())))
 }
 
-async fn perform(options: &Options) -> Result<Vec<Finding>, Box<dyn Error>> {
+async fn perform<D: Driven>(options: &Options) -> Findings {
     let plan = if options.quick {
         Plan::QUICK
     } else {
         Plan::FULL
     };
     let server = postgres::start(scenario::want()).await?;
-    eprintln!("{}", server.describe());
+    eprintln!("{}\nover {}", server.describe(), options.driver);
     let mut line = Line::default();
-    let ran = scenario::run(&server, &plan, |progress| line.show(progress)).await;
+    let ran = scenario::run::<D>(&server, &plan, |progress| line.show(progress)).await;
     line.end();
     drop(server);
     let experiment = ran?;

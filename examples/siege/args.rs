@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::drivers::Driven;
 use crate::output::Json;
 use crate::plan::Siege;
 
@@ -15,6 +16,7 @@ Usage: cargo run --release --example siege -- [OPTIONS]
 
   --quick         one shorter round of each siege; without, three rounds and the median of their p99
   --only NAME     one siege: saturated, slow, leaking, cut_off, killed, restarted, stormed, panicking or untidy
+  --driver NAME   of the partitions: tokio-postgres (the default) or sqlx, which needs `--features sqlx`
   --svg FILE      where the picture goes; default target/siege.svg
   --json FILE     writes the figures as one JSON object; - is standard output, which then holds nothing else
   --leavings N    instead of the sieges: N callers leave at random moments in seven kinds of work
@@ -31,9 +33,7 @@ Exit code: 0 every promise was kept; 1 one was not, or the run cannot tell; 2 it
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Help,
-    Besiege(Options),
-    /// So many callers leave.
-    Leavings(u32),
+    Run(Options),
 }
 
 /// How it is to be run.
@@ -41,6 +41,9 @@ pub(crate) enum Command {
 pub(crate) struct Options {
     pub(crate) quick: bool,
     pub(crate) only: Option<Siege>,
+    /// Instead of the sieges, so many callers leave.
+    pub(crate) leavings: Option<u32>,
+    pub(crate) driver: Driven,
     pub(crate) svg: PathBuf,
     pub(crate) json: Option<Json>,
 }
@@ -51,10 +54,11 @@ pub(crate) struct Options {
 /// One sentence that names the argument.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Command, String> {
     let mut arguments = arguments.into_iter();
-    let mut leavings = None;
     let mut options = Options {
         quick: false,
         only: None,
+        leavings: None,
+        driver: Driven::TokioPostgres,
         svg: SVG.into(),
         json: None,
     };
@@ -71,14 +75,15 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Comma
         match flag {
             "--quick" if value.is_none() => options.quick = true,
             "--only" => options.only = Some(siege(&needed("the name of a siege")?)?),
+            "--driver" => options.driver = Driven::named(&needed("a name")?)?,
             "--svg" => options.svg = needed("a file")?.into(),
             "--json" => options.json = Some(Json::to(needed("a file")?)),
-            "--leavings" => leavings = Some(count(&needed("a number")?)?),
+            "--leavings" => options.leavings = Some(count(&needed("a number")?)?),
             "--help" | "-h" if value.is_none() => return Ok(Command::Help),
             _ => return Err(format!("unknown argument: {argument}")),
         }
     }
-    Ok(leavings.map_or(Command::Besiege(options), Command::Leavings))
+    Ok(Command::Run(options))
 }
 
 fn siege(name: &str) -> Result<Siege, String> {
@@ -103,14 +108,15 @@ mod tests {
         let options = Options {
             quick: true,
             only: Some(Siege::CutOff),
+            leavings: Some(20_000),
+            driver: Driven::Sqlx,
             svg: "a.svg".into(),
             json: Some(Json::Stdout),
         };
         assert_eq!(
-            read("--quick --only cut_off --svg=a.svg --json -"),
-            Ok(Command::Besiege(options))
+            read("--quick --only cut_off --leavings 20000 --driver=sqlx --svg=a.svg --json -"),
+            Ok(Command::Run(options))
         );
-        assert_eq!(read("--leavings 20000"), Ok(Command::Leavings(20_000)));
         assert_eq!(read("--quick --help"), Ok(Command::Help));
     }
 

@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use partitioned_pool::config::{FleetCheck, FleetConfig, Kind, PartitionConfig, PoolConfig};
-use partitioned_pool::{AcquireError, Partition, PartitionedPool, TokioPostgres};
+use partitioned_pool::{AcquireError, BootError, Partition, PartitionedPool};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use crate::calls::percentile;
 use crate::leavings_of_callers::{Found, Work, Worker as _};
 use crate::round::Ground;
+use crate::side::{Driven, Side};
 use crate::watch::Seen;
 use crate::words::millis;
 
@@ -31,14 +32,14 @@ const CLOSE: Duration = Duration::from_secs(5);
 const GONE: Duration = Duration::from_secs(10);
 
 /// A partition, and who has left it last.
-struct Lane {
-    partition: Partition<TokioPostgres>,
+struct Lane<D: Driven> {
+    partition: Partition<D>,
     left: Mutex<Option<(Work, Instant)>>,
     took: Mutex<Vec<(Work, Duration)>>,
 }
 
-impl Lane {
-    fn new(partition: &Partition<TokioPostgres>) -> Arc<Self> {
+impl<D: Driven> Lane<D> {
+    fn new(partition: &Partition<D>) -> Arc<Self> {
         Arc::new(Self {
             partition: partition.clone(),
             left: Mutex::default(),
@@ -91,8 +92,11 @@ pub(crate) struct Leavings {
 ///
 /// # Errors
 /// If it cannot be run, or a caller gets no connection.
-pub(crate) async fn run(ground: &Ground, wanted: u32) -> Result<Leavings, Box<dyn Error>> {
-    let pool = partitions(ground).await?;
+pub(crate) async fn run<D: Driven>(
+    ground: &Ground,
+    wanted: u32,
+) -> Result<Leavings, Box<dyn Error>> {
+    let pool = partitions::<D>(ground).await?;
     let watch = ground.watch();
     let lanes: Vec<_> = pool.partitions().map(Lane::new).collect();
     let (found, to_go) = (Arc::new(Found::default()), Arc::new(AtomicU32::new(wanted)));
@@ -130,8 +134,8 @@ pub(crate) async fn run(ground: &Ground, wanted: u32) -> Result<Leavings, Box<dy
     })
 }
 
-async fn calls(
-    lane: Arc<Lane>,
+async fn calls<D: Driven>(
+    lane: Arc<Lane<D>>,
     found: Arc<Found>,
     to_go: Arc<AtomicU32>,
 ) -> Result<(), AcquireError> {
@@ -142,9 +146,7 @@ async fn calls(
     Ok(())
 }
 
-async fn partitions(
-    ground: &Ground,
-) -> Result<PartitionedPool<TokioPostgres>, partitioned_pool::BootError> {
+async fn partitions<D: Driven>(ground: &Ground) -> Result<PartitionedPool<D>, BootError> {
     let tenant = ground.tenant();
     let lane = |lane: PartitionConfig| {
         lane.min_idle(0)
@@ -164,15 +166,15 @@ async fn partitions(
 }
 
 /// The slots that are still taken a second after the last caller has left.
-async fn until_free(pool: &PartitionedPool<TokioPostgres>) -> u32 {
+async fn until_free<D: Driven>(pool: &PartitionedPool<D>) -> u32 {
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let taken = |partition: &Partition<_>| crate::side::Side::Partition(partition.clone()).taken();
+    let taken = |partition: &Partition<D>| Side::Partition(partition.clone()).taken();
     pool.partitions().map(taken).sum()
 }
 
-fn by_kind(lanes: &[Arc<Lane>]) -> Vec<(Work, Vec<Duration>)> {
+fn by_kind<D: Driven>(lanes: &[Arc<Lane<D>>]) -> Vec<(Work, Vec<Duration>)> {
     let of = |kind: Work| {
-        let took = |lane: &Arc<Lane>| {
+        let took = |lane: &Arc<Lane<D>>| {
             let took = lock(&lane.took);
             let took = took.iter().filter(|(work, _)| *work == kind);
             took.map(|(_, took)| *took).collect::<Vec<_>>()
@@ -218,6 +220,12 @@ impl Leavings {
                 "broken: {most} server connections, the budget is {LANES}"
             ));
         }
+        if self.seen.control > 1 {
+            let control = self.seen.control;
+            findings.push(format!(
+                "broken: {control} control connections, 1 is counted"
+            ));
+        }
         if self.looks_a_second < 100.0 {
             findings.push(format!(
                 "the run cannot tell: pg_stat_activity was looked at only {:.0} times a second",
@@ -246,11 +254,13 @@ impl fmt::Display for Leavings {
             f,
             "\nFrom a caller's leaving to the next caller's having the connection, on loopback, {LANES} slots.\n\
             {} callers left within {:.0} s. Handed on dirty: {dirty}, busy: {busy}. Healthy queries killed: {killed}. \
-            Slots taken at the end: {}.\nServer connections at most {} of {LANES}, looked at {:.0} times a second.",
+            Slots taken at the end: {}.\nServer connections at most {} of {LANES}, and {} control connection beside them, looked at {:.0} times a \
+            second.",
             self.wanted,
             self.lasted.as_secs_f64(),
             self.slots_taken,
             self.seen.most,
+            self.seen.control,
             self.looks_a_second,
         )
     }

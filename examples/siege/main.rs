@@ -10,6 +10,8 @@
 mod args;
 #[path = "../support/calls.rs"]
 mod calls;
+#[path = "../support/drivers.rs"]
+mod drivers;
 mod figures;
 mod json;
 mod leavings;
@@ -19,6 +21,8 @@ mod neighbour;
 #[path = "../support/output.rs"]
 mod output;
 mod picture;
+#[path = "../support/plain.rs"]
+mod plain;
 mod plan;
 #[path = "../../tests/support/postgres/mod.rs"]
 mod postgres;
@@ -40,20 +44,20 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use args::{Command, Options};
+use drivers::{Missing, over};
 use figures::Figures;
 use output::{Json, Line, write};
 use plan::{Plan, Siege};
 use report::Table;
 use round::{Ground, besiege, besiege_plain};
-use side::Maker;
+use side::{Driven, Maker};
 
 type Findings = Result<Vec<String>, Box<dyn Error>>;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let done = match args::parse(std::env::args().skip(1)) {
-        Ok(Command::Besiege(options)) => sieges(&options).await,
-        Ok(Command::Leavings(wanted)) => leave(wanted).await,
+    let options = match args::parse(std::env::args().skip(1)) {
+        Ok(Command::Run(options)) => options,
         Ok(Command::Help) => {
             print!("{}", args::HELP);
             return ExitCode::SUCCESS;
@@ -63,13 +67,17 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    output::exit(done)
+    let done = match options.leavings {
+        Some(wanted) => over!(options.driver, leave(&options, wanted)),
+        None => over!(options.driver, sieges(&options)),
+    };
+    output::exit(done.unwrap_or_else(|missing: Missing| Err(missing.into())))
 }
 
-async fn leave(wanted: u32) -> Findings {
+async fn leave<D: Driven>(options: &Options, wanted: u32) -> Findings {
     let ground = Ground::find(false).await?;
-    eprintln!("{}", ground.describe());
-    let left = leavings::run(&ground, wanted).await;
+    eprintln!("{}\nover {}", ground.describe(), options.driver);
+    let left = leavings::run::<D>(&ground, wanted).await;
     let gone = ground.leave().await;
     let left = left?;
     gone?;
@@ -77,7 +85,7 @@ async fn leave(wanted: u32) -> Findings {
     Ok(left.findings())
 }
 
-async fn sieges(options: &Options) -> Findings {
+async fn sieges<D: Driven>(options: &Options) -> Findings {
     let plan = if options.quick {
         Plan::QUICK
     } else {
@@ -86,8 +94,8 @@ async fn sieges(options: &Options) -> Findings {
     let chosen = |siege: &Siege| options.only.is_none_or(|only| only == *siege);
     let sieges: Vec<_> = Siege::ALL.into_iter().filter(chosen).collect();
     let ground = Ground::find(sieges.contains(&Siege::Restarted)).await?;
-    eprintln!("{}", ground.describe());
-    let ran = all(&ground, &sieges, &plan).await;
+    eprintln!("{}\nover {}", ground.describe(), options.driver);
+    let ran = all::<D>(&ground, &sieges, &plan).await;
     let version = ground.version().to_owned();
     let gone = ground.leave().await;
     let (sieges, beside) = ran?;
@@ -96,7 +104,7 @@ async fn sieges(options: &Options) -> Findings {
 }
 
 /// All sieges of the partitions, and those of the plain pools.
-async fn all(
+async fn all<D: Driven>(
     ground: &Ground,
     sieges: &[Siege],
     plan: &Plan,
@@ -107,14 +115,14 @@ async fn all(
         let mut rounds = Vec::new();
         for number in 1..=plan.rounds {
             line.show(&format!("{siege}, round {number} of {}", plan.rounds));
-            rounds.push(besiege(ground, siege, plan).await?);
+            rounds.push(besiege::<D>(ground, siege, plan).await?);
         }
         ours.push(Figures::new(siege, Maker::Partitions, rounds));
     }
     let beside = sieges.iter().filter(|siege| Siege::BESIDE.contains(siege));
     for (&siege, maker) in beside.flat_map(|siege| Maker::PEERS.map(|maker| (siege, maker))) {
         line.show(&format!("{siege}, plain {maker}"));
-        let round = besiege_plain(ground, siege, maker, plan).await?;
+        let round = besiege_plain::<D>(ground, siege, maker, plan).await?;
         plain.push(Figures::new(siege, maker, vec![round]));
     }
     line.end();

@@ -4,14 +4,14 @@ use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use partitioned_pool::{Connection, TokioPostgres};
+use partitioned_pool::Connection;
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 use crate::calls::{Outcome, Tally, failed, of_acquire, of_call};
-use crate::leavings_of_callers::{INSERT, Work};
+use crate::leavings_of_callers::{INSERT, Work, Worker as _};
 use crate::plan::Siege;
-use crate::side::{self, Side};
+use crate::side::{Driven, Side};
 
 /// How long a well-behaved call of the stormed neighbour lasts; a caller of the storm leaves sooner than twice that.
 const WORK: Duration = Duration::from_millis(10);
@@ -26,16 +26,25 @@ pub(crate) enum Manners {
 }
 
 /// What callers of the neighbour need.
-#[derive(Clone)]
-pub(crate) struct Neighbour {
-    pub(crate) side: Side,
+pub(crate) struct Neighbour<D: Driven> {
+    pub(crate) side: Side<D>,
     pub(crate) siege: Siege,
     /// The connections that were never given back.
-    pub(crate) leaked: Arc<Mutex<Vec<Connection<TokioPostgres>>>>,
+    pub(crate) leaked: Arc<Mutex<Vec<Connection<D>>>>,
 }
 
-impl Neighbour {
-    pub(crate) fn new(side: Side, siege: Siege) -> Self {
+impl<D: Driven> Clone for Neighbour<D> {
+    fn clone(&self) -> Self {
+        Self {
+            side: self.side.clone(),
+            siege: self.siege,
+            leaked: Arc::clone(&self.leaked),
+        }
+    }
+}
+
+impl<D: Driven> Neighbour<D> {
+    pub(crate) fn new(side: Side<D>, siege: Siege) -> Self {
         let leaked = Arc::default();
         Self {
             side,
@@ -65,7 +74,7 @@ impl Neighbour {
         }
     }
 
-    async fn acquire(&self) -> Result<Connection<TokioPostgres>, Outcome> {
+    async fn acquire(&self) -> Result<Connection<D>, Outcome> {
         let Side::Partition(partition) = &self.side else {
             unreachable!("bug: plain pools are only saturated and stormed");
         };
@@ -96,10 +105,8 @@ impl Neighbour {
 
     async fn panic(self, manners: Manners) -> Outcome {
         let work = async {
-            let connection = self.acquire().await?;
-            side::sleep(&connection, WORK.as_secs_f64())
-                .await
-                .map_err(failed)?;
+            let mut connection = self.acquire().await?;
+            connection.nap(WORK.as_secs_f64()).await.map_err(failed)?;
             if manners == Manners::Bad {
                 // As a panic, and without its lines on the terminal.
                 resume_unwind(Box::new("on purpose"));
@@ -111,11 +118,11 @@ impl Neighbour {
 
     async fn begin(self, manners: Manners) -> Outcome {
         let work = async {
-            let connection = self.acquire().await?;
+            let mut connection = self.acquire().await?;
             let begin = format!("BEGIN; {INSERT}");
-            connection.batch_execute(&begin).await.map_err(failed)?;
+            connection.tell(&begin).await.map_err(failed)?;
             match manners {
-                Manners::Good => connection.batch_execute("COMMIT").await.map_err(failed),
+                Manners::Good => connection.tell("COMMIT").await.map_err(failed),
                 Manners::Bad => Ok(()),
             }
         };
@@ -131,7 +138,7 @@ pub(crate) struct Callers {
 
 impl Callers {
     /// Calls by the clock.
-    pub(crate) fn start(neighbour: &Neighbour, manners: Manners) -> Self {
+    pub(crate) fn start<D: Driven>(neighbour: &Neighbour<D>, manners: Manners) -> Self {
         let tally = Arc::default();
         let calling = call_by_the_clock(neighbour.clone(), manners, Arc::clone(&tally));
         Self {
@@ -150,7 +157,11 @@ impl Callers {
     }
 }
 
-async fn call_by_the_clock(neighbour: Neighbour, manners: Manners, tally: Arc<Mutex<Tally>>) {
+async fn call_by_the_clock<D: Driven>(
+    neighbour: Neighbour<D>,
+    manners: Manners,
+    tally: Arc<Mutex<Tally>>,
+) {
     let mut under_way = JoinSet::new();
     let start = Instant::now();
     for number in 0_u32.. {

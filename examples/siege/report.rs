@@ -14,7 +14,8 @@ baseline  the same before the siege: with a quiet neighbour where that has a ser
           connections, or with an equally loaded neighbour that behaves well where both burn the same server
 allowed   the larger of 1.3 times the baseline and 10 ms more
 left      calls of the neighbour whose callers had left before the answer
-peak      most connections in pg_stat_activity at one moment, looked at every 4 ms, of a budget of 16
+peak      most connections in pg_stat_activity at one moment, looked at every 4 ms, of a budget of 16; a
+          driver's control connection is beside it
 taken     slots of the neighbour that are not free 1 s after the end; leaking: when max_hold has taken the last of
           them away, while their owners still hold on to them
 orphans   queries of the siege that run on the server 1 s after the end

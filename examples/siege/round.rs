@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::time::Duration;
 
+use partitioned_pool::PartitionedPool;
 use partitioned_pool::config::{FleetCheck, FleetConfig, PartitionConfig, PoolConfig};
-use partitioned_pool::{PartitionedPool, TokioPostgres};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -12,7 +12,7 @@ use crate::figures::{Outage, Round, Steadiness, Stretch};
 use crate::neighbour::{Callers, Manners, Neighbour};
 use crate::plan::{ACQUIRE, Baseline, MAX_HOLD, Plan, SETTLE, SIZE, Siege, WAITERS};
 use crate::postgres::{self, Choice, Kind, Postgres, Want};
-use crate::side::{Maker, Side};
+use crate::side::{Driven, Maker, Side};
 use crate::steady::Steady;
 use crate::support::attempts::Attempts;
 use crate::support::proxy::{Fault, Proxy};
@@ -188,16 +188,20 @@ async fn kill(tenant: &Tenant) -> Result<(), tokio_postgres::Error> {
 }
 
 /// Both sides of the wall, and what is done to one of them.
-struct Field<'a> {
+struct Field<'a, D: Driven> {
     ground: &'a Ground,
     plan: &'a Plan,
-    steady: Side,
-    neighbour: Neighbour,
+    steady: Side<D>,
+    neighbour: Neighbour<D>,
     trouble: Trouble<'a>,
 }
 
 /// One round of a siege of partitions.
-pub(crate) async fn besiege(ground: &Ground, siege: Siege, plan: &Plan) -> Result<Round, Failed> {
+pub(crate) async fn besiege<D: Driven>(
+    ground: &Ground,
+    siege: Siege,
+    plan: &Plan,
+) -> Result<Round, Failed> {
     let tenant = &ground.tenant;
     let proxy = tenant.proxy().await;
     let (url, trouble) = match (siege, &ground.other) {
@@ -207,7 +211,7 @@ pub(crate) async fn besiege(ground: &Ground, siege: Siege, plan: &Plan) -> Resul
         _ => (tenant.url(), Trouble::None),
     };
     let attempts = Attempts::default();
-    let pool = partitions(tenant, siege, url, &attempts).await?;
+    let pool = partitions::<D>(tenant, siege, url, &attempts).await?;
     let field = Field {
         ground,
         plan,
@@ -229,12 +233,12 @@ pub(crate) async fn besiege(ground: &Ground, siege: Siege, plan: &Plan) -> Resul
     })
 }
 
-async fn partitions(
+async fn partitions<D: Driven>(
     tenant: &Tenant,
     siege: Siege,
     url: String,
     attempts: &Attempts,
-) -> Result<PartitionedPool<TokioPostgres>, Failed> {
+) -> Result<PartitionedPool<D>, Failed> {
     let neighbour = PartitionConfig::analytical(SIZE)
         .url(url)
         .max_waiters(WAITERS)
@@ -252,18 +256,14 @@ async fn partitions(
 }
 
 /// The same siege of two plain pools of the same sizes.
-pub(crate) async fn besiege_plain(
+pub(crate) async fn besiege_plain<D: Driven>(
     ground: &Ground,
     siege: Siege,
     maker: Maker,
     plan: &Plan,
 ) -> Result<Round, Failed> {
     let url = ground.tenant.url();
-    let side = |name| match maker {
-        Maker::Deadpool => Side::deadpool(&url, name).map_err(Failed::from),
-        Maker::Sqlx => Side::sqlx(&url, name).map_err(Failed::from),
-        Maker::Partitions => unreachable!("bug: partitions are not plain pools"),
-    };
+    let side = |name| Side::<D>::plain(maker, &url, name);
     let (steady, neighbour) = (side("plain/steady")?, side("plain/neighbour")?);
     let field = Field {
         ground,
@@ -282,7 +282,7 @@ pub(crate) async fn besiege_plain(
     round
 }
 
-impl Field<'_> {
+impl<D: Driven> Field<'_, D> {
     async fn round(&self) -> Result<Round, Failed> {
         let ground = self.ground;
         let watch = ground.watch();
@@ -364,6 +364,8 @@ impl Field<'_> {
 /// looked at while it is down, so its looks are not held against it.
 fn both(watch: &Watch, another: Option<&Watch>) -> (Seen, f64) {
     let (mut seen, looks) = watch.seen();
-    seen.most += another.map_or(0, |another| another.seen().0.most);
+    let other = another.map(|another| another.seen().0);
+    seen.most += other.map_or(0, |other| other.most);
+    seen.control += other.map_or(0, |other| other.control);
     (seen, looks)
 }

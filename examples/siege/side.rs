@@ -3,18 +3,15 @@
 use std::fmt;
 use std::time::Duration;
 
-use deadpool_postgres::{ClientWrapper, Runtime};
-use partitioned_pool::{Partition, TokioPostgres};
+use partitioned_pool::error::Failure;
+use partitioned_pool::{Connection, Driver, Partition};
 use sqlx::PgPool;
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio::time::timeout;
-use tokio_postgres::NoTls;
 
-use crate::calls::{Outcome, failed, of_acquire, of_call, of_pool, of_run};
-use crate::leavings_of_callers::{Work, Worker as _};
+use crate::calls::{Outcome, Said, failed, of_acquire, of_call, of_run};
+use crate::leavings_of_callers::{Work, Worker};
+use crate::plain::Plain;
 use crate::plan::{ACQUIRE, SIZE};
-
-const SLEEP: &str = "SELECT pg_sleep($1)";
 
 /// Whose pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,36 +36,41 @@ impl fmt::Display for Maker {
     }
 }
 
+/// A driver whose clients work as callers do.
+pub(crate) trait Driven: Driver<Client: Worker<Error: Said + Send> + Send> {}
+
+impl<D: Driver<Client: Worker<Error: Said + Send> + Send>> Driven for D {}
+
 /// Where calls go to. Cloning it is cheap.
-#[derive(Clone)]
-pub(crate) enum Side {
-    Partition(Partition<TokioPostgres>),
+pub(crate) enum Side<D: Driven> {
+    Partition(Partition<D>),
     Deadpool(deadpool_postgres::Pool),
     Sqlx(PgPool),
 }
 
-impl Side {
-    /// A plain deadpool of the size of a partition, with the same patience.
-    pub(crate) fn deadpool(url: &str, name: &str) -> Result<Self, tokio_postgres::Error> {
-        let mut config: tokio_postgres::Config = url.parse()?;
-        config.application_name(name);
-        let size = usize::try_from(SIZE).expect("bug: a pool of 8 fits every machine");
-        let pool = deadpool_postgres::Pool::builder(deadpool_postgres::Manager::new(config, NoTls))
-            .max_size(size)
-            .wait_timeout(Some(ACQUIRE))
-            .runtime(Runtime::Tokio1)
-            .build();
-        Ok(Self::Deadpool(pool.expect("bug: it has its runtime")))
+impl<D: Driven> Clone for Side<D> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Partition(partition) => Self::Partition(partition.clone()),
+            Self::Deadpool(pool) => Self::Deadpool(pool.clone()),
+            Self::Sqlx(pool) => Self::Sqlx(pool.clone()),
+        }
     }
+}
 
-    /// The same of sqlx's.
-    pub(crate) fn sqlx(url: &str, name: &str) -> Result<Self, sqlx::Error> {
-        let options: PgConnectOptions = url.parse()?;
-        let pool = PgPoolOptions::new()
-            .max_connections(SIZE)
-            .acquire_timeout(ACQUIRE)
-            .connect_lazy_with(options.application_name(name));
-        Ok(Self::Sqlx(pool))
+/// A plain pool of the size of a partition, with the same patience.
+fn plain<P: Plain>(url: &str, name: &str) -> Result<P, Failure> {
+    P::open(url, name, SIZE, Some(ACQUIRE))
+}
+
+impl<D: Driven> Side<D> {
+    /// A plain pool of this maker.
+    pub(crate) fn plain(maker: Maker, url: &str, name: &str) -> Result<Self, Failure> {
+        match maker {
+            Maker::Deadpool => plain(url, name).map(Self::Deadpool),
+            Maker::Sqlx => plain(url, name).map(Self::Sqlx),
+            Maker::Partitions => unreachable!("bug: partitions are not plain pools"),
+        }
     }
 
     /// A prepared statement that sleeps, for a caller that leaves after `deadline`.
@@ -76,27 +78,11 @@ impl Side {
         let seconds = lasts.as_secs_f64();
         match self {
             Self::Partition(partition) => {
-                let work = async |client: &mut partitioned_pool::Connection<_>| {
-                    sleep(client, seconds).await
-                };
+                let work = async |client: &mut Connection<D>| client.nap(seconds).await;
                 of_call(partition.run(deadline, work).await.map_err(of_run))
             }
-            Self::Deadpool(pool) => {
-                let call = async {
-                    let client = pool.get().await.map_err(of_pool)?;
-                    sleep(&client, seconds).await.map_err(failed)
-                };
-                timeout(deadline, call).await.map_or(Outcome::Late, of_call)
-            }
-            Self::Sqlx(pool) => {
-                let call = async {
-                    let mut client = pool.acquire().await.map_err(of_sqlx)?;
-                    let query = sqlx::query(SLEEP).bind(seconds);
-                    let slept = query.execute(&mut *client).await;
-                    slept.map(drop).map_err(of_sqlx)
-                };
-                timeout(deadline, call).await.map_or(Outcome::Late, of_call)
-            }
+            Self::Deadpool(pool) => nap(pool, seconds, deadline).await,
+            Self::Sqlx(pool) => nap(pool, seconds, deadline).await,
         }
     }
 
@@ -107,17 +93,8 @@ impl Side {
                 Ok(mut client) => until(patience, client.perform(work, seconds)).await,
                 Err(error) => of_acquire(error),
             },
-            Self::Deadpool(pool) => match pool.get().await {
-                Ok(mut client) => until(patience, client.perform(work, seconds)).await,
-                Err(error) => of_pool(error),
-            },
-            Self::Sqlx(pool) => match pool.acquire().await {
-                Ok(mut client) => {
-                    let done = timeout(patience, client.perform(work, seconds)).await;
-                    done.map_or(Outcome::Late, |done| of_call(done.map_err(of_sqlx)))
-                }
-                Err(error) => of_sqlx(error),
-            },
+            Self::Deadpool(pool) => perform(pool, work, seconds, patience).await,
+            Self::Sqlx(pool) => perform(pool, work, seconds, patience).await,
         }
     }
 
@@ -128,11 +105,8 @@ impl Side {
                 let status = partition.status();
                 status.in_use + status.returning + status.closing + status.ghosts
             }
-            Self::Deadpool(pool) => {
-                let status = pool.status();
-                small(status.size.saturating_sub(status.available))
-            }
-            Self::Sqlx(pool) => pool.size().saturating_sub(small(pool.num_idle())),
+            Self::Deadpool(pool) => pool.taken(),
+            Self::Sqlx(pool) => pool.taken(),
         }
     }
 
@@ -140,37 +114,34 @@ impl Side {
     pub(crate) async fn close(&self, patience: Duration) {
         match self {
             Self::Partition(_) => {}
-            Self::Deadpool(pool) => pool.close(),
-            // What does not come back in time is for the server's owner to end.
-            Self::Sqlx(pool) => drop(timeout(patience, pool.close()).await),
+            Self::Deadpool(pool) => Plain::close(pool, patience).await,
+            Self::Sqlx(pool) => Plain::close(pool, patience).await,
         }
     }
 }
 
-fn small(count: usize) -> u32 {
-    u32::try_from(count).expect("bug: a pool of 8")
+async fn nap<P>(pool: &P, seconds: f64, deadline: Duration) -> Outcome
+where
+    P: Plain<Client: Worker<Error: Said> + Send>,
+{
+    let call = async {
+        let mut client = Plain::get(pool).await?;
+        client.nap(seconds).await.map_err(failed)
+    };
+    timeout(deadline, call).await.map_or(Outcome::Late, of_call)
 }
 
-async fn until(
-    patience: Duration,
-    work: impl Future<Output = Result<(), tokio_postgres::Error>>,
-) -> Outcome {
+async fn perform<P>(pool: &P, work: Work, seconds: f64, patience: Duration) -> Outcome
+where
+    P: Plain<Client: Worker<Error: Said> + Send>,
+{
+    match Plain::get(pool).await {
+        Ok(mut client) => until(patience, client.perform(work, seconds)).await,
+        Err(outcome) => outcome,
+    }
+}
+
+async fn until<E: Said>(patience: Duration, work: impl Future<Output = Result<(), E>>) -> Outcome {
     let done = timeout(patience, work).await;
     done.map_or(Outcome::Late, |done| of_call(done.map_err(failed)))
-}
-
-/// A prepared statement that sleeps.
-pub(crate) async fn sleep(
-    client: &ClientWrapper,
-    seconds: f64,
-) -> Result<(), tokio_postgres::Error> {
-    let statement = client.prepare_cached(SLEEP).await?;
-    client.execute(&statement, &[&seconds]).await.map(drop)
-}
-
-fn of_sqlx(error: sqlx::Error) -> Outcome {
-    match error {
-        sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed => Outcome::Rejected(error.to_string()),
-        other => Outcome::Failed(other.to_string()),
-    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::calls::Outcome;
 use crate::plan::{CALL, DEADLINE, RATE};
-use crate::side::Side;
+use crate::side::{Driven, Side};
 
 /// One steady call.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Steady {
 
 impl Steady {
     /// Nothing in it waits for an answer, so that a stall shows in the latencies, and never as fewer calls.
-    pub(crate) fn start(side: &Side) -> Self {
+    pub(crate) fn start<D: Driven>(side: &Side<D>) -> Self {
         let (stop, stopped) = oneshot::channel();
         let calling = tokio::spawn(call_by_the_clock(side.clone(), stopped));
         Self { stop, calling }
@@ -41,7 +41,10 @@ impl Steady {
     }
 }
 
-async fn call_by_the_clock(side: Side, mut stopped: oneshot::Receiver<()>) -> Vec<Call> {
+async fn call_by_the_clock<D: Driven>(
+    side: Side<D>,
+    mut stopped: oneshot::Receiver<()>,
+) -> Vec<Call> {
     let mut under_way = JoinSet::new();
     let mut done = Vec::new();
     let start = Instant::now();
@@ -64,7 +67,7 @@ async fn call_by_the_clock(side: Side, mut stopped: oneshot::Receiver<()>) -> Ve
     done
 }
 
-async fn call(side: Side, planned: Instant) -> Call {
+async fn call<D: Driven>(side: Side<D>, planned: Instant) -> Call {
     let left = DEADLINE.saturating_sub(planned.elapsed());
     let outcome = side.sleep(CALL, left).await;
     let latency = planned.elapsed();

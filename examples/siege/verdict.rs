@@ -9,6 +9,8 @@ use crate::words::millis;
 
 /// The least looks a second that a peak may rest on.
 const LOOKS: f64 = 100.0;
+/// A driver's control connections: one, and one more where the neighbour has an address of its own.
+const CONTROL: u32 = 2;
 /// The server is looked at every 4 ms. If that was not possible for so long, whatever else ran stood still, too.
 const STALL: Duration = Duration::from_millis(150);
 
@@ -42,6 +44,7 @@ pub(crate) fn judge(figures: &Figures) -> Vec<Finding> {
         lost(figures),
         slower(figures),
         over_budget(figures),
+        beside_it(figures),
         in_use(figures),
         orphans(figures),
         left(figures),
@@ -90,6 +93,15 @@ fn over_budget(figures: &Figures) -> Option<Finding> {
         figures.siege
     );
     (most > BUDGET).then_some(Finding::Broken(text))
+}
+
+fn beside_it(figures: &Figures) -> Option<Finding> {
+    let control = figures.most(|round| round.seen.control);
+    let text = format!(
+        "{}: {control} control connections, at most {CONTROL} are counted",
+        figures.siege
+    );
+    (control > CONTROL).then_some(Finding::Broken(text))
 }
 
 fn in_use(figures: &Figures) -> Option<Finding> {

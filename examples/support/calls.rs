@@ -2,11 +2,11 @@
 
 #![allow(dead_code, reason = "each example uses its own part of this module")]
 
+use std::borrow::Cow;
+use std::fmt::Display;
 use std::time::Duration;
 
-use deadpool_postgres::PoolError;
 use partitioned_pool::error::{AcquireError, Failure, RunError};
-use tokio_postgres::Error;
 
 /// What became of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,17 +70,8 @@ pub(crate) fn of_call(answer: Result<(), Outcome>) -> Outcome {
     answer.err().unwrap_or(Outcome::Ok)
 }
 
-/// What a plain pool said.
-pub(crate) fn of_pool(error: PoolError) -> Outcome {
-    match error {
-        PoolError::Backend(error) => failed(error),
-        PoolError::Timeout(_) | PoolError::Closed => Outcome::Rejected(error.to_string()),
-        other => Outcome::Failed(other.to_string()),
-    }
-}
-
 /// What a partition, or the work in it, said.
-pub(crate) fn of_run(error: RunError<Error>) -> Outcome {
+pub(crate) fn of_run(error: RunError<impl Said>) -> Outcome {
     match error {
         RunError::Acquire(error) => of_acquire(error),
         RunError::DeadlineExceeded { .. } => Outcome::Late,
@@ -101,12 +92,26 @@ pub(crate) fn of_acquire(error: AcquireError) -> Outcome {
 }
 
 /// What the database, or the way to it, said.
-pub(crate) fn failed(error: Error) -> Outcome {
-    Outcome::Failed(failure(error).to_string())
+pub(crate) fn failed(error: impl Said) -> Outcome {
+    Outcome::Failed(error.failure().to_string())
 }
 
-/// The driver's error with all its causes.
-pub(crate) fn failure(error: Error) -> Failure {
-    let sqlstate = error.code().map(|code| code.code().to_owned());
-    Failure::new(sqlstate, error)
+/// A driver's error.
+pub(crate) trait Said: Display {
+    /// With all its causes.
+    fn failure(self) -> Failure;
+}
+
+impl Said for tokio_postgres::Error {
+    fn failure(self) -> Failure {
+        let sqlstate = self.code().map(|code| code.code().to_owned());
+        Failure::new(sqlstate, self)
+    }
+}
+
+impl Said for sqlx::Error {
+    fn failure(self) -> Failure {
+        let sqlstate = self.as_database_error().and_then(|error| error.code());
+        Failure::new(sqlstate.map(Cow::into_owned), self)
+    }
 }

@@ -12,14 +12,17 @@ const EVERY: Duration = Duration::from_millis(4);
 /// Until a server that restarts is asked again.
 const PAUSE: Duration = Duration::from_millis(20);
 
-const COUNT: &str =
-    "SELECT count(*) FROM pg_stat_activity WHERE usename = $1 AND backend_type = 'client backend'";
+const COUNT: &str = "SELECT count(*) FILTER (WHERE application_name NOT LIKE '%/control'),
+        count(*) FILTER (WHERE application_name LIKE '%/control')
+    FROM pg_stat_activity WHERE usename = $1 AND backend_type = 'client backend'";
 
 /// What was seen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
-    /// The most connections at one moment.
+    /// The most connections at one moment, without the next.
     pub(crate) most: u32,
+    /// The most control connections, which some drivers keep beside the budgets.
+    pub(crate) control: u32,
     /// How often it was looked at.
     pub(crate) looks: u32,
     /// The longest time between two looks of one session.
@@ -29,6 +32,7 @@ pub(crate) struct Seen {
 impl Seen {
     const NOTHING: Self = Self {
         most: 0,
+        control: 0,
         looks: 0,
         longest_gap: Duration::ZERO,
     };
@@ -93,10 +97,14 @@ async fn look_at_one(owner: &str, role: &str, seen: &Mutex<Seen>) -> Result<(), 
     let mut last = Instant::now();
     loop {
         ticks.tick().await;
-        let count: i64 = client.query_one(&statement, &[&role]).await?.get(0);
-        let backends = u32::try_from(count).expect("bug: Postgres has at most 262,143 backends");
+        let row = client.query_one(&statement, &[&role]).await?;
+        let count = |at| {
+            u32::try_from(row.get::<_, i64>(at))
+                .expect("bug: Postgres has at most 262,143 backends")
+        };
         let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.most = seen.most.max(backends);
+        seen.most = seen.most.max(count(0));
+        seen.control = seen.control.max(count(1));
         seen.looks += 1;
         seen.longest_gap = seen.longest_gap.max(last.elapsed());
         last = Instant::now();

@@ -10,6 +10,7 @@ mod run;
 
 use std::time::Duration;
 
+use partitioned_pool::TokioPostgres;
 use serde_json::Value;
 
 use run::plan::{Phase, Plan};
@@ -31,7 +32,8 @@ fn may_be_the_machine(findings: &[Finding]) -> bool {
 }
 
 async fn run_once(server: &postgres::Postgres) -> (Experiment, Vec<Finding>) {
-    let experiment = run::run(server, &Plan::QUICK, |progress| println!("{progress}"));
+    let experiment =
+        run::run::<TokioPostgres>(server, &Plan::QUICK, |progress| println!("{progress}"));
     let experiment = experiment.await.unwrap();
     println!("{}", Table(&experiment));
     let findings = judge(&experiment);

@@ -17,7 +17,10 @@ const EVERY: Duration = Duration::from_millis(20);
 /// A session that is told to end has gone by then.
 const GONE: Duration = Duration::from_secs(5);
 
-const COUNT: &str = "SELECT count(*) FROM pg_stat_activity WHERE starts_with(application_name, $1)";
+/// A control connection is beside the budget.
+const COUNT: &str = "SELECT count(*) FROM pg_stat_activity \
+    WHERE starts_with(application_name, $1) AND application_name NOT LIKE '%/control'";
+const LEFT: &str = "SELECT count(*) FROM pg_stat_activity WHERE starts_with(application_name, $1)";
 const END: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
     WHERE starts_with(application_name, $1)";
 
@@ -101,7 +104,7 @@ async fn end_all(client: &Client, prefix: &str) -> Result<i64, Error> {
     sleep(EVERY).await;
     loop {
         client.execute(END, &[&prefix]).await?;
-        let left: i64 = client.query_one(COUNT, &[&prefix]).await?.get(0);
+        let left: i64 = client.query_one(LEFT, &[&prefix]).await?.get(0);
         if left == 0 || Instant::now() > bound {
             return Ok(left);
         }

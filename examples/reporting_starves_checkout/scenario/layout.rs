@@ -3,16 +3,15 @@
 use std::fmt;
 use std::time::Duration;
 
-use deadpool_postgres::Pool;
 use partitioned_pool::config::{FleetConfig, PartitionConfig, PoolConfig};
-use partitioned_pool::{PartitionedPool, TokioPostgres};
+use partitioned_pool::{Connection, Driver, PartitionedPool};
 use tokio::time::{Instant, timeout_at};
-use tokio_postgres::NoTls;
 
 use super::ScenarioError;
-use super::calls::{Outcome, failed, of_acquire, of_call, of_pool, of_run};
+use super::calls::{Outcome, failed, of_acquire, of_call, of_run};
+use super::plain::Plain;
 use super::plan::{ANALYTICAL, SHARED, TRANSACTIONAL};
-use super::shop;
+use super::shop::Customer;
 
 /// How long a pool may take to close once its last call has ended.
 const CLOSE: Duration = Duration::from_secs(5);
@@ -34,7 +33,7 @@ impl Kind {
         }
     }
 
-    /// The most server connections that it may have.
+    /// The most server connections that it may have, beside a control connection.
     pub(crate) const fn budget(self) -> u32 {
         match self {
             Self::Shared => SHARED,
@@ -49,13 +48,18 @@ impl fmt::Display for Kind {
     }
 }
 
+/// A driver over which the shop is open.
+pub(crate) trait Driven: Driver<Client: Customer + Send> {}
+
+impl<D: Driver<Client: Customer + Send>> Driven for D {}
+
 /// A layout that is up.
-pub(super) enum Layout {
-    Shared(Pool),
-    Partitioned(PartitionedPool<TokioPostgres>),
+pub(super) enum Layout<D: Driven> {
+    Shared(<D::Client as Customer>::Pool),
+    Partitioned(PartitionedPool<D>),
 }
 
-impl Layout {
+impl<D: Driven> Layout<D> {
     /// Starts it. Its sessions have an `application_name` that begins with `service` and a slash.
     pub(super) async fn start(kind: Kind, url: &str, service: &str) -> Result<Self, ScenarioError> {
         match kind {
@@ -69,17 +73,15 @@ impl Layout {
         match self {
             Self::Shared(pool) => {
                 let call = async {
-                    let mut client = pool.get().await.map_err(of_pool)?;
-                    shop::checkout(&mut client, number).await.map_err(failed)
+                    let mut client = pool.get().await?;
+                    client.checkout(number).await.map_err(failed)
                 };
                 let answer = timeout_at(deadline, call).await;
                 answer.map_or(Outcome::Late, of_call)
             }
             Self::Partitioned(pool) => {
-                let checkout = pool.transactional();
-                let call = checkout.run(deadline, async |client| {
-                    shop::checkout(client, number).await
-                });
+                let work = async |client: &mut Connection<D>| client.checkout(number).await;
+                let call = pool.transactional().run(deadline, work);
                 of_call(call.await.map_err(of_run))
             }
         }
@@ -89,11 +91,11 @@ impl Layout {
     pub(super) async fn report(&self, lasts: Duration) -> Outcome {
         let answer = match self {
             Self::Shared(pool) => match pool.get().await {
-                Ok(client) => shop::report(&client, lasts).await,
-                Err(error) => return of_pool(error),
+                Ok(mut client) => client.report(lasts).await,
+                Err(outcome) => return outcome,
             },
             Self::Partitioned(pool) => match pool.analytical().acquire().await {
-                Ok(client) => shop::report(&client, lasts).await,
+                Ok(mut client) => client.report(lasts).await,
                 Err(error) => return of_acquire(error),
             },
         };
@@ -104,7 +106,7 @@ impl Layout {
     pub(super) async fn close(self) -> Result<(), ScenarioError> {
         match self {
             Self::Shared(pool) => {
-                pool.close();
+                pool.close(Duration::ZERO).await;
                 Ok(())
             }
             Self::Partitioned(pool) => {
@@ -117,23 +119,21 @@ impl Layout {
 }
 
 /// One plain pool, with the settings that it has when nobody sets any.
-fn one_pool(url: &str, service: &str) -> Result<Pool, ScenarioError> {
-    let mut config: tokio_postgres::Config = url
-        .parse()
-        .map_err(ScenarioError::postgres("read the url"))?;
-    config.application_name(format!("{service}/shared"));
-    let manager = deadpool_postgres::Manager::new(config, NoTls);
-    let size = usize::try_from(SHARED).expect("bug: a pool of 50 fits every machine");
-    let pool = Pool::builder(manager).max_size(size).build();
-    Ok(pool.expect("bug: only timeouts need a runtime, and none is set"))
+fn one_pool<P: Plain>(url: &str, service: &str) -> Result<P, ScenarioError> {
+    let pool = P::open(url, &format!("{service}/shared"), SHARED, None);
+    pool.map_err(|failure| ScenarioError::Postgres {
+        what: "read the url",
+        failure,
+    })
 }
 
-/// Two replicas, one more during a deploy, and five connections for people: 95 of the 97 that there are.
-async fn partitions(
+/// Two replicas, one more during a deploy, and four connections for people: 94 of the 97 that there are, or all of
+/// them where each replica has a control connection as well.
+async fn partitions<D: Driver>(
     url: &str,
     service: &str,
-) -> Result<PartitionedPool<TokioPostgres>, ScenarioError> {
-    let fleet = FleetConfig::new(2, 1).reserve(5);
+) -> Result<PartitionedPool<D>, ScenarioError> {
+    let fleet = FleetConfig::new(2, 1).reserve(4);
     let config = PoolConfig::new(service, url, fleet)
         .transactional(PartitionConfig::transactional(TRANSACTIONAL))
         .analytical(PartitionConfig::analytical(ANALYTICAL));

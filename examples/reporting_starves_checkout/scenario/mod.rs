@@ -8,6 +8,8 @@ pub(crate) mod json;
 pub(crate) mod layout;
 pub(crate) mod measure;
 pub(crate) mod picture;
+#[path = "../../support/plain.rs"]
+mod plain;
 pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod report;
@@ -29,7 +31,8 @@ use tokio::time::Instant;
 use crate::postgres::{Postgres, Want};
 
 use backends::Sampler;
-use layout::{Kind, Layout};
+use calls::Said;
+use layout::{Driven, Kind, Layout};
 use measure::{LayoutFigures, Observed};
 use plan::{MAX_CONNECTIONS, Plan};
 use progress::Progress;
@@ -56,10 +59,10 @@ pub(crate) enum ScenarioError {
 }
 
 impl ScenarioError {
-    fn postgres(what: &'static str) -> impl FnOnce(tokio_postgres::Error) -> Self {
+    fn postgres<E: Said>(what: &'static str) -> impl FnOnce(E) -> Self {
         move |error| Self::Postgres {
             what,
-            failure: calls::failure(error),
+            failure: error.failure(),
         }
     }
 }
@@ -92,20 +95,20 @@ pub(crate) fn want() -> Want {
     Want::default().setting("max_connections", MAX_CONNECTIONS)
 }
 
-/// Runs both layouts, one after the other. `tell` hears of it about once a second.
+/// Runs both layouts over this driver, one after the other. `tell` hears of it about once a second.
 ///
 /// # Errors
 /// [`ScenarioError`] if it cannot be run to its end. What the figures show is for [`verdict::judge`].
-pub(crate) async fn run(
+pub(crate) async fn run<D: Driven>(
     server: &Postgres,
     plan: &Plan,
     mut tell: impl FnMut(&Progress),
 ) -> Result<Experiment, ScenarioError> {
     let shop = Shop::open(server.url()).await;
     let shop = shop.map_err(ScenarioError::postgres("make the shop's schema"))?;
-    let shared = run_layout(Kind::Shared, server, plan, &mut tell).await;
+    let shared = run_layout::<D>(Kind::Shared, server, plan, &mut tell).await;
     let both = match shared {
-        Ok(shared) => run_layout(Kind::Partitioned, server, plan, &mut tell)
+        Ok(shared) => run_layout::<D>(Kind::Partitioned, server, plan, &mut tell)
             .await
             .map(|partitioned| [shared, partitioned]),
         Err(error) => Err(error),
@@ -124,7 +127,7 @@ pub(crate) async fn run(
     })
 }
 
-async fn run_layout(
+async fn run_layout<D: Driven>(
     kind: Kind,
     server: &Postgres,
     plan: &Plan,
@@ -133,7 +136,7 @@ async fn run_layout(
     let service = format!("shop-{}", std::process::id());
     let sampler = Sampler::start(server.url(), format!("{service}/")).await;
     let sampler = sampler.map_err(ScenarioError::postgres("look at the server's connections"))?;
-    let layout = Arc::new(Layout::start(kind, server.url(), &service).await?);
+    let layout = Arc::new(Layout::<D>::start(kind, server.url(), &service).await?);
     workload::first_checkouts(&layout).await;
     let start = Instant::now() + BREATH + plan.warm_up;
     let reports = tokio::spawn(workload::reports(Arc::clone(&layout), plan.clone(), start));

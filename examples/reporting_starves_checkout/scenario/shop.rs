@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use deadpool_postgres::ClientWrapper;
+use sqlx::{Connection as _, PgConnection, PgPool};
 use tokio_postgres::{Client, Error, NoTls};
 
+use super::calls::Said;
+use super::plain::Plain;
 use super::plan::CALL;
 
 const SCHEMA: &str = include_str!("shop.sql");
@@ -50,31 +53,75 @@ pub(super) async fn connect(url: &str) -> Result<Client, Error> {
     Ok(client)
 }
 
-/// One checkout: takes the item from the stock, places the order with its line, and commits. From its begin
-/// to its commit the database is busy with it for [`CALL`].
-pub(super) async fn checkout(client: &mut ClientWrapper, number: u32) -> Result<(), Error> {
-    let (item, quantity) = (i64::from(number % ITEMS) + 1, 1_i64);
-    let transaction = client.transaction().await?;
-    let take = transaction.prepare_cached(TAKE).await?;
-    let cents: i64 = transaction
-        .query_one(&take, &[&item, &quantity])
-        .await?
-        .get(0);
-    let place = transaction.prepare_cached(PLACE).await?;
-    let customer = i64::from(number);
-    transaction
-        .execute(&place, &[&customer, &item, &quantity, &cents])
-        .await?;
-    let take_time = transaction.prepare_cached(TAKE_TIME).await?;
-    transaction
-        .execute(&take_time, &[&CALL.as_secs_f64()])
-        .await?;
-    transaction.commit().await
+/// What callers of the shop say to the server, over whichever driver.
+pub(crate) trait Customer: Sized {
+    type Error: Said + Send;
+    /// The plain pool of such clients.
+    type Pool: Plain<Client = Self>;
+
+    /// One checkout: takes the item from the stock, places the order with its line, and commits. From its begin
+    /// to its commit the database is busy with it for [`CALL`].
+    fn checkout(&mut self, number: u32) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// One report, which takes its time asleep: what checkout feels then is that connections are shared, and not
+    /// that the database's processors and disks are.
+    fn report(&mut self, lasts: Duration) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }
 
-/// One report, which takes its time asleep: what checkout feels then is that connections are shared, and not
-/// that the database's processors and disks are.
-pub(super) async fn report(client: &ClientWrapper, lasts: Duration) -> Result<(), Error> {
-    client.query(REPORT, &[&lasts.as_secs_f64()]).await?;
-    Ok(())
+/// The item that a checkout takes, and how many of it.
+fn wanted(number: u32) -> (i64, i64) {
+    (i64::from(number % ITEMS) + 1, 1)
+}
+
+impl Customer for ClientWrapper {
+    type Error = Error;
+    type Pool = deadpool_postgres::Pool;
+
+    async fn checkout(&mut self, number: u32) -> Result<(), Error> {
+        let (item, quantity) = wanted(number);
+        let transaction = self.transaction().await?;
+        let take = transaction.prepare_cached(TAKE).await?;
+        let cents: i64 = transaction
+            .query_one(&take, &[&item, &quantity])
+            .await?
+            .get(0);
+        let place = transaction.prepare_cached(PLACE).await?;
+        let customer = i64::from(number);
+        transaction
+            .execute(&place, &[&customer, &item, &quantity, &cents])
+            .await?;
+        let take_time = transaction.prepare_cached(TAKE_TIME).await?;
+        transaction
+            .execute(&take_time, &[&CALL.as_secs_f64()])
+            .await?;
+        transaction.commit().await
+    }
+
+    async fn report(&mut self, lasts: Duration) -> Result<(), Error> {
+        self.query(REPORT, &[&lasts.as_secs_f64()]).await?;
+        Ok(())
+    }
+}
+
+impl Customer for PgConnection {
+    type Error = sqlx::Error;
+    type Pool = PgPool;
+
+    async fn checkout(&mut self, number: u32) -> Result<(), sqlx::Error> {
+        let (item, quantity) = wanted(number);
+        let mut transaction = self.begin().await?;
+        let take = sqlx::query_scalar(TAKE).bind(item).bind(quantity);
+        let cents: i64 = take.fetch_one(&mut *transaction).await?;
+        let place = sqlx::query(PLACE).bind(i64::from(number)).bind(item);
+        let place = place.bind(quantity).bind(cents);
+        place.execute(&mut *transaction).await?;
+        let take_time = sqlx::query(TAKE_TIME).bind(CALL.as_secs_f64());
+        take_time.execute(&mut *transaction).await?;
+        transaction.commit().await
+    }
+
+    async fn report(&mut self, lasts: Duration) -> Result<(), sqlx::Error> {
+        let report = sqlx::query(REPORT).bind(lasts.as_secs_f64());
+        report.execute(self).await.map(drop)
+    }
 }

@@ -7,7 +7,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::calls::Outcome;
-use super::layout::Layout;
+use super::layout::{Driven, Layout};
 use super::plan::{DEADLINE, Plan, RATE, REPORTS};
 
 /// One checkout.
@@ -38,7 +38,7 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// Has connections opened and statements prepared, before the clock runs: a pool that starts under full load
 /// on a busy machine has a trouble of its own, which is not the one that is measured here.
-pub(super) async fn first_checkouts(layout: &Arc<Layout>) {
+pub(super) async fn first_checkouts<D: Driven>(layout: &Arc<Layout<D>>) {
     let mut under_way = JoinSet::new();
     for number in 0..FIRST {
         let layout = Arc::clone(layout);
@@ -53,8 +53,8 @@ pub(super) async fn first_checkouts(layout: &Arc<Layout>) {
 ///
 /// Nothing here waits for an answer, so that a stall of the database, of the pool or of this loop shows in
 /// the latencies, and never as fewer calls.
-pub(super) async fn checkouts(
-    layout: &Arc<Layout>,
+pub(super) async fn checkouts<D: Driven>(
+    layout: &Arc<Layout<D>>,
     plan: &Plan,
     start: Instant,
     mut each_second: impl FnMut(Duration, &[Checkout]),
@@ -83,8 +83,8 @@ pub(super) async fn checkouts(
 }
 
 /// `None` for one of the warm-up.
-async fn checkout(
-    layout: Arc<Layout>,
+async fn checkout<D: Driven>(
+    layout: Arc<Layout<D>>,
     number: u32,
     start: Instant,
     planned: Instant,
@@ -107,7 +107,11 @@ fn counting<T>(ended: Result<Option<T>, JoinError>) -> Option<T> {
 }
 
 /// Starts every report at the incident. One that has no answer soon after the run's end is given up.
-pub(super) async fn reports(layout: Arc<Layout>, plan: Plan, start: Instant) -> Vec<Report> {
+pub(super) async fn reports<D: Driven>(
+    layout: Arc<Layout<D>>,
+    plan: Plan,
+    start: Instant,
+) -> Vec<Report> {
     sleep_until(start + plan.before).await;
     let end = start + plan.total() + GRACE;
     let mut under_way = JoinSet::new();
@@ -117,7 +121,7 @@ pub(super) async fn reports(layout: Arc<Layout>, plan: Plan, start: Instant) -> 
     under_way.join_all().await
 }
 
-async fn report(layout: Arc<Layout>, lasts: Duration, end: Instant) -> Report {
+async fn report<D: Driven>(layout: Arc<Layout<D>>, lasts: Duration, end: Instant) -> Report {
     let called = Instant::now();
     let answer = timeout_at(end, layout.report(lasts)).await;
     Report {

@@ -77,6 +77,12 @@ pub(crate) trait Worker {
         seconds: f64,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
+    /// Sleeps, by a prepared statement that the connection keeps.
+    fn nap(&mut self, seconds: f64) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// Says `sql`, which may be several statements.
+    fn tell(&mut self, sql: &str) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
     /// Whether no transaction was open; takes two milliseconds, in which a late cancel would hit it.
     fn looks_clean(&mut self) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 
@@ -84,6 +90,7 @@ pub(crate) trait Worker {
     fn is_cancelled(error: &Self::Error) -> bool;
 }
 
+const NAP: &str = "SELECT pg_sleep($1)";
 /// In a transaction that was open before, its time is older than the statement's.
 const LOOK: &str = "SELECT now() = statement_timestamp(), pg_sleep(0.002)";
 const CANCELLED: &str = "57014";
@@ -94,7 +101,7 @@ impl Worker for ClientWrapper {
     async fn perform(&mut self, work: Work, seconds: f64) -> Result<(), Error> {
         match work {
             Work::Prepared => {
-                let statement = self.prepare("SELECT pg_sleep($1)").await?;
+                let statement = self.prepare(NAP).await?;
                 self.query(&statement, &[&seconds]).await.map(drop)
             }
             Work::Unprepared => {
@@ -114,6 +121,15 @@ impl Worker for ClientWrapper {
         }
     }
 
+    async fn nap(&mut self, seconds: f64) -> Result<(), Error> {
+        let statement = self.prepare_cached(NAP).await?;
+        self.execute(&statement, &[&seconds]).await.map(drop)
+    }
+
+    async fn tell(&mut self, sql: &str) -> Result<(), Error> {
+        self.batch_execute(sql).await
+    }
+
     async fn looks_clean(&mut self) -> Result<bool, Error> {
         let messages = self.simple_query(LOOK).await?;
         Ok(messages.iter().any(is_clean))
@@ -129,10 +145,7 @@ impl Worker for PgConnection {
 
     async fn perform(&mut self, work: Work, seconds: f64) -> Result<(), sqlx::Error> {
         match work {
-            Work::Prepared => {
-                let query = sqlx::query("SELECT pg_sleep($1)").bind(seconds);
-                query.execute(self).await.map(drop)
-            }
+            Work::Prepared => self.nap(seconds).await,
             Work::Unprepared => {
                 let query = sqlx::query("SELECT generate_series(1, 500)").persistent(false);
                 query.fetch_all(self).await.map(drop)
@@ -156,6 +169,15 @@ impl Worker for PgConnection {
                 Ok(())
             }
         }
+    }
+
+    async fn nap(&mut self, seconds: f64) -> Result<(), sqlx::Error> {
+        sqlx::query(NAP).bind(seconds).execute(self).await.map(drop)
+    }
+
+    async fn tell(&mut self, sql: &str) -> Result<(), sqlx::Error> {
+        let said = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()));
+        said.execute(self).await.map(drop)
     }
 
     async fn looks_clean(&mut self) -> Result<bool, sqlx::Error> {
