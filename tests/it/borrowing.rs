@@ -9,7 +9,7 @@ use partitioned_pool::config::{
 };
 use partitioned_pool::error::{Phase, Reason};
 use partitioned_pool::observe::{Event, Observer, PartitionObserver};
-use partitioned_pool::{BootError, Connection, Partition, PartitionedPool, TokioPostgres};
+use partitioned_pool::{BootError, Connection, Partition, PartitionedPool};
 use tokio::time::timeout;
 
 use crate::memory::{self, Memory};
@@ -17,7 +17,6 @@ use crate::support::driver::{Speaks as _, Tested, on_each_driver};
 use crate::support::patience::{LONG, eventually};
 use crate::support::proxy::Fault;
 use crate::support::sampler::Sampler;
-use crate::support::server::on_each_version;
 use crate::support::tenant::{Tenant, small, until_at_rest};
 
 on_each_driver![
@@ -31,6 +30,9 @@ on_each_driver![
     a_neighbour_whose_database_is_full_costs_a_reservation_nothing,
     while_the_server_is_full_what_is_idle_is_lent,
     a_partition_that_outlives_its_pool_has_the_budget_to_itself,
+    a_partition_below_its_reservation_waits_for_nobodys_query,
+    a_slot_and_its_connection_go_to_a_waiter_of_another_partition_in_either_order,
+    a_budget_that_leads_to_two_servers_is_refused,
 ];
 
 const MS: Duration = Duration::from_millis(1);
@@ -198,61 +200,52 @@ async fn where_role_or_database_differ_one_is_closed_and_known_gone_before_the_o
 }
 
 /// P3: every slot that is reserved is there at once, whatever the neighbour does.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_partition_below_its_reservation_waits_for_nobodys_query() {
+async fn a_partition_below_its_reservation_waits_for_nobodys_query<D: Tested>(tenant: &Tenant) {
     for hand_over in [HandOver::OldestFirst, HandOver::DeclaredOrder] {
-        on_each_version(async |tenant| {
-            let budget = BudgetConfig::new("main", 8).hand_over(hand_over);
-            let pool = pool::<TokioPostgres>(shared(tenant, budget, (5, 8), (0, 8))).await;
-            let mut borrowers = Vec::new();
-            let mut refused = 0;
-            for _ in 0..8 {
-                let reporting = pool.analytical().clone();
-                match reporting.try_acquire().await {
-                    Ok(connection) => borrowers.push(tokio::spawn(async move {
-                        drop(connection.query("SELECT pg_sleep(60)", &[]).await);
-                    })),
-                    Err(error) => {
-                        let rejection = error.rejection().unwrap();
-                        assert_eq!(rejection.reason, Reason::NoFreeSlot);
-                        let budget = rejection.shared_budget.as_ref().unwrap();
-                        assert_eq!(
-                            (budget.name.as_str(), budget.held, budget.capacity),
-                            ("main", 3, 8)
-                        );
-                        refused += 1;
-                    }
+        let budget = BudgetConfig::new("main", 8).hand_over(hand_over);
+        let pool = pool::<D>(shared(tenant, budget, (5, 8), (0, 8))).await;
+        let mut borrowers = Vec::new();
+        let mut refused = 0;
+        for _ in 0..8 {
+            let reporting = pool.analytical().clone();
+            match reporting.try_acquire().await {
+                Ok(mut connection) => borrowers.push(tokio::spawn(async move {
+                    drop(connection.say("SELECT pg_sleep(60)").await);
+                })),
+                Err(error) => {
+                    let rejection = error.rejection().unwrap();
+                    assert_eq!(rejection.reason, Reason::NoFreeSlot);
+                    let budget = rejection.shared_budget.as_ref().unwrap();
+                    assert_eq!(
+                        (budget.name.as_str(), budget.held, budget.capacity),
+                        ("main", 3, 8)
+                    );
+                    refused += 1;
                 }
             }
-            assert_eq!(
-                (borrowers.len(), refused),
-                (3, 5),
-                "what is reserved is never lent"
-            );
-            tenant.until_running("SELECT pg_sleep").await;
+        }
+        assert_eq!(
+            (borrowers.len(), refused),
+            (3, 5),
+            "what is reserved is never lent"
+        );
+        tenant.until_running("SELECT pg_sleep").await;
 
-            let began = Instant::now();
-            let held = take(pool.transactional(), 5).await;
-            assert!(began.elapsed() < SOON);
-            for connection in &held {
-                assert_eq!(
-                    connection
-                        .query_one("SELECT 1", &[])
-                        .await
-                        .unwrap()
-                        .get::<_, i32>(0),
-                    1
-                );
-            }
-            assert_eq!(
-                tenant
-                    .count("query LIKE 'SELECT pg_sleep%' AND state = 'active'")
-                    .await,
-                3
-            );
-            borrowers.iter().for_each(tokio::task::JoinHandle::abort);
-        })
-        .await;
+        let began = Instant::now();
+        let held = take(pool.transactional(), 5).await;
+        assert!(began.elapsed() < SOON);
+        for mut connection in held {
+            assert_eq!(connection.ask("SELECT 1").await, "1");
+        }
+        assert_eq!(
+            tenant
+                .count("query LIKE 'SELECT pg_sleep%' AND state = 'active'")
+                .await,
+            3
+        );
+        borrowers.iter().for_each(tokio::task::JoinHandle::abort);
+        drop(pool);
+        tenant.until_gone().await;
     }
 }
 
@@ -331,35 +324,38 @@ async fn in_a_steady_mix_no_connection_changes_its_dress_at_every_checkout() {
 }
 
 /// Who of two that wait in different partitions has the slot, by the order of handing over.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_slot_and_its_connection_go_to_a_waiter_of_another_partition_in_either_order() {
+async fn a_slot_and_its_connection_go_to_a_waiter_of_another_partition_in_either_order<
+    D: Tested,
+>(
+    tenant: &Tenant,
+) {
     for (hand_over, first) in [
         (HandOver::OldestFirst, "analytical"),
         (HandOver::DeclaredOrder, "transactional"),
     ] {
-        on_each_version(async |tenant| {
-            let budget = BudgetConfig::new("main", 1).hand_over(hand_over);
-            let pool = pool::<TokioPostgres>(shared(tenant, budget, (0, 1), (0, 1))).await;
-            let mut held = pool.transactional().acquire().await.unwrap();
-            let pid_before = pid(&mut held).await;
-            let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
-            for name in ["analytical", "transactional"] {
-                let (pool, served) = (pool.clone(), served.clone());
-                let partition = pool.partition(name).unwrap().clone();
-                tokio::spawn(async move {
-                    let mut connection = partition.acquire().await.unwrap();
-                    served.send((name, pid(&mut connection).await)).unwrap();
-                });
-                let partition = pool.partition(name).unwrap();
-                eventually("it waits", async || partition.status().waiting == 1).await;
-            }
-            drop(held);
-            let one = timeout(SOON, order.recv()).await.unwrap().unwrap();
-            let two = timeout(SOON, order.recv()).await.unwrap().unwrap();
-            assert_eq!(one, (first, pid_before));
-            assert_eq!((two.1, tenant.backends().await), (pid_before, 1));
-        })
-        .await;
+        let budget = BudgetConfig::new("main", 1).hand_over(hand_over);
+        let pool = pool::<D>(shared(tenant, budget, (0, 1), (0, 1))).await;
+        let mut held = pool.transactional().acquire().await.unwrap();
+        let pid_before = pid(&mut held).await;
+        let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
+        for name in ["analytical", "transactional"] {
+            let (pool, served) = (pool.clone(), served.clone());
+            let partition = pool.partition(name).unwrap().clone();
+            tokio::spawn(async move {
+                let mut connection = partition.acquire().await.unwrap();
+                served.send((name, pid(&mut connection).await)).unwrap();
+            });
+            let partition = pool.partition(name).unwrap();
+            eventually("it waits", async || partition.status().waiting == 1).await;
+        }
+        drop(held);
+        let one = timeout(SOON, order.recv()).await.unwrap().unwrap();
+        let two = timeout(SOON, order.recv()).await.unwrap().unwrap();
+        assert_eq!(one, (first, pid_before));
+        assert_eq!(two.1, pid_before);
+        assert_eq!(tenant.backends().await, 1 + D::BESIDE);
+        drop(pool);
+        tenant.until_gone().await;
     }
 }
 
@@ -408,32 +404,26 @@ async fn a_caller_that_leaves_while_a_connection_is_dressed_leaves_it_clean<D: T
     assert_eq!((status.held, status.connections), (0, 1));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_budget_that_leads_to_two_servers_is_refused() {
-    on_each_version(async |tenant| {
-        let other = tenant.proxy().await;
-        let fleet = FleetConfig::new(1, 0).mode(FleetCheck::Off);
-        let config = PoolConfig::new(&tenant.name, tenant.url(), fleet)
-            .budget(BudgetConfig::new("main", 2))
-            .transactional(small(2).budget("main").reserved(1))
-            .analytical(
-                reports(1)
-                    .budget("main")
-                    .reserved(0)
-                    .url(tenant.url_by(&other)),
-            );
-        let error = PartitionedPool::<TokioPostgres>::connect(config)
-            .await
-            .unwrap_err();
-        assert!(matches!(error, BootError::Config(_)), "{error}");
-        let text = error.to_string();
-        assert!(
-            text.contains("partition.analytical.url: leads to another server"),
-            "{text}"
+async fn a_budget_that_leads_to_two_servers_is_refused<D: Tested>(tenant: &Tenant) {
+    let other = tenant.proxy().await;
+    let fleet = FleetConfig::new(1, 0).mode(FleetCheck::Off);
+    let config = PoolConfig::new(&tenant.name, tenant.url(), fleet)
+        .budget(BudgetConfig::new("main", 2))
+        .transactional(small(2).budget("main").reserved(1))
+        .analytical(
+            reports(1)
+                .budget("main")
+                .reserved(0)
+                .url(tenant.url_by(&other)),
         );
-        assert!(!text.contains(&format!("{0}:{0}", tenant.name)), "{text}");
-    })
-    .await;
+    let error = PartitionedPool::<D>::connect(config).await.unwrap_err();
+    assert!(matches!(error, BootError::Config(_)), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("partition.analytical.url: leads to another server"),
+        "{text}"
+    );
+    assert!(!text.contains(&format!("{0}:{0}", tenant.name)), "{text}");
 }
 
 async fn a_partition_that_outlives_its_pool_has_the_budget_to_itself<D: Tested>(tenant: &Tenant) {

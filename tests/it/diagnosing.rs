@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use partitioned_pool::config::{BudgetConfig, Limit, PartitionConfig, PoolConfig};
 use partitioned_pool::plan::diagnosis::{Evidence, Finding};
-use partitioned_pool::{Partition, PartitionDiagnosis, PartitionedPool, TokioPostgres};
+use partitioned_pool::{Partition, PartitionDiagnosis, PartitionedPool};
 use tokio::runtime::Builder;
 use tokio::time::{Instant, advance, pause, resume, sleep, timeout};
 
 use crate::memory::{self, Memory};
+use crate::support::driver::{Speaks as _, Tested, on_each_driver};
 use crate::support::patience::LONG;
-use crate::support::server::on_each_version;
-use crate::support::tenant::small;
+use crate::support::tenant::{Tenant, small};
+
+on_each_driver![a_forgotten_connection_of_a_real_server_is_found_with_its_place];
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -291,15 +293,13 @@ async fn let_pass(seconds: u32) {
 }
 
 /// A connection is forgotten on a real server, while others come and go.
-async fn forgotten(config: PoolConfig) {
-    let pool = PartitionedPool::<TokioPostgres>::connect(config)
-        .await
-        .unwrap();
+async fn forgotten<D: Tested>(config: PoolConfig) {
+    let pool = PartitionedPool::<D>::connect(config).await.unwrap();
     let checkout = pool.transactional();
     let work = async || {
         for _ in 0..20 {
-            let connection = checkout.acquire().await.unwrap();
-            connection.query_one("SELECT 1", &[]).await.unwrap();
+            let mut connection = checkout.acquire().await.unwrap();
+            connection.say("SELECT 1").await.unwrap();
         }
     };
     work().await;
@@ -321,17 +321,15 @@ async fn forgotten(config: PoolConfig) {
     assert!(report.still_held.is_empty(), "{report:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_forgotten_connection_of_a_real_server_is_found_with_its_place() {
-    on_each_version(async |tenant| {
-        let config = tenant.config(small(4).hold_warning(Limit::Off));
-        // A runtime of its own: its time is passed on by hand.
-        let alone = move || {
-            let mut runtime = Builder::new_current_thread();
-            let runtime = runtime.enable_all().build().unwrap();
-            runtime.block_on(forgotten(config));
-        };
-        tokio::task::spawn_blocking(alone).await.unwrap();
-    })
-    .await;
+async fn a_forgotten_connection_of_a_real_server_is_found_with_its_place<D: Tested>(
+    tenant: &Tenant,
+) {
+    let config = tenant.config(small(4).hold_warning(Limit::Off));
+    // A runtime of its own: its time is passed on by hand.
+    let alone = move || {
+        let mut runtime = Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().unwrap();
+        runtime.block_on(forgotten::<D>(config));
+    };
+    tokio::task::spawn_blocking(alone).await.unwrap();
 }

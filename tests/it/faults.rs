@@ -7,17 +7,34 @@ use std::time::{Duration, Instant};
 
 use partitioned_pool::config::{BootConfig, PartitionConfig, WhenUnavailable};
 use partitioned_pool::error::{AcquireError, Failure, Phase};
-use partitioned_pool::{BootError, Connection, PartitionedPool, TokioPostgres};
+use partitioned_pool::{BootError, Connection, PartitionedPool};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_postgres::{Client, NoTls};
 
 use crate::support::attempts::{Attempts, most_attempts};
+use crate::support::driver::{Speaks as _, Tested, on_each_driver};
 use crate::support::patience::{LONG, eventually, within};
 use crate::support::proxy::Fault;
-use crate::support::server::{on_each_version, on_own_servers};
-use crate::support::tenant::{Pool, Tenant, small, until_at_rest};
+use crate::support::server::on_own_servers;
+use crate::support::tenant::{Tenant, small, until_at_rest};
+
+on_each_driver![
+    sessions_killed_again_and_again_cost_typed_failures_and_no_slot,
+    connections_that_a_stall_has_made_ghosts_are_gone_soon_after_it,
+    deadlines_hold_on_a_slow_network_and_what_it_brings_is_clean,
+    a_host_that_does_not_resolve_is_a_typed_failure_that_can_pass_and_hangs_nobody,
+    a_role_at_its_limit_is_told_by_its_sqlstate_and_served_once_the_limit_is_raised,
+    a_server_that_starts_up_is_waited_for_within_the_deadline,
+    a_server_that_hangs_up_is_waited_for_within_the_deadline,
+    a_refused_login_fails_at_once_and_what_is_open_lives_on,
+    who_leaves_a_query_of_a_minute_costs_the_next_caller_milliseconds,
+    ; alone: after_a_restart_work_flows_within_two_seconds_and_the_attempts_were_bounded,
+    a_network_that_swallows_packets_makes_nobody_late_and_keeps_no_slot_once_it_heals,
+    a_server_that_is_full_for_a_while_costs_a_caller_with_time_only_time,
+    fifty_who_leave_at_once_have_their_slots_back_together
+];
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -28,12 +45,12 @@ const SOON: Duration = Duration::from_secs(10);
 /// What cannot pass is told long before a deadline; on a loaded machine, too.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
-async fn works(pool: &Pool) {
-    let held = pool.transactional().acquire_by(LONG).await.unwrap();
-    held.simple_query("SELECT 1").await.unwrap();
+async fn works<D: Tested>(pool: &PartitionedPool<D>) {
+    let mut held = pool.transactional().acquire_by(LONG).await.unwrap();
+    held.say("SELECT 1").await.unwrap();
 }
 
-async fn acquire_all(pool: &Pool, connections: u32) -> Vec<Connection<TokioPostgres>> {
+async fn acquire_all<D: Tested>(pool: &PartitionedPool<D>, connections: u32) -> Vec<Connection<D>> {
     let mut held = Vec::new();
     for _ in 0..connections {
         held.push(pool.transactional().acquire_by(LONG).await.unwrap());
@@ -78,16 +95,14 @@ struct Callers {
 }
 
 impl Callers {
-    fn start(pool: &Pool, callers: u32) -> Self {
+    fn start<D: Tested>(pool: &PartitionedPool<D>, callers: u32) -> Self {
         let succeeded = Arc::new(Mutex::new(Vec::new()));
         let mut tasks = JoinSet::new();
         for _ in 0..callers {
             let (pool, succeeded) = (pool.clone(), Arc::clone(&succeeded));
             tasks.spawn(async move {
                 loop {
-                    let work = async |held: &mut Connection<TokioPostgres>| {
-                        held.simple_query("SELECT 1").await
-                    };
+                    let work = async |held: &mut Connection<D>| held.say("SELECT 1").await;
                     if pool.transactional().run(500 * MS, work).await.is_ok() {
                         succeeded.lock().unwrap().push(Instant::now());
                     }
@@ -126,13 +141,12 @@ async fn first_readiness(url: &str) -> (Instant, Duration) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn after_a_restart_work_flows_within_two_seconds_and_the_attempts_were_bounded() {
+async fn after_a_restart_work_flows_within_two_seconds_and_the_attempts_were_bounded<D: Tested>() {
     const SIZE: u32 = 4;
     on_own_servers(&[], async |server, tenant| {
         let attempts = Attempts::default();
         let config = tenant.config(small(SIZE).min_idle(3));
-        let builder = PartitionedPool::<TokioPostgres>::builder(config);
+        let builder = PartitionedPool::<D>::builder(config);
         let pool = builder.observer(attempts.clone()).connect().await.unwrap();
         let callers = Callers::start(&pool, 6);
         let began = Instant::now();
@@ -166,76 +180,41 @@ async fn after_a_restart_work_flows_within_two_seconds_and_the_attempts_were_bou
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_is_known_dead_is_never_handed_out_and_min_idle_comes_back_by_itself() {
-    on_each_version(async |tenant| {
-        let pool = tenant
-            .pool::<TokioPostgres>(small(6).min_idle(4).acquire_timeout(LONG))
-            .await;
-        for round in 0..8 {
-            // Those that were ended count as idle until the pool looks at them.
-            let full = async || {
-                tenant.transactional_backends().await >= 4
-                    && pool.transactional().status().idle >= 4
-            };
-            let back = within(SOON, "min_idle is back", full).await;
-            println!("min_idle is back after {}", millis(back));
-            drop(acquire_all(&pool, 6).await);
-            tenant.terminate_all().await;
-            tenant.until_gone().await;
-            // By then the end of each connection has come to us.
-            tokio::time::sleep(300 * MS).await;
-            if round % 2 == 1 {
-                for held in acquire_all(&pool, 6).await {
-                    held.simple_query("SELECT 1").await.unwrap();
-                }
+async fn sessions_killed_again_and_again_cost_typed_failures_and_no_slot<D: Tested>(
+    tenant: &Tenant,
+) {
+    let pool = tenant.pool::<D>(small(4).acquire_timeout(LONG)).await;
+    let mut calls = JoinSet::new();
+    for _ in 0..4 {
+        let pool = pool.clone();
+        calls.spawn(async move {
+            let mut failed = Vec::new();
+            for _ in 0..30 {
+                let mut held = pool.transactional().acquire_by(LONG).await.unwrap();
+                failed.extend(held.say("SELECT pg_sleep(0.005)").await.err());
             }
-        }
-        until_at_rest(pool.transactional()).await;
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn sessions_killed_again_and_again_cost_typed_failures_and_no_slot() {
-    on_each_version(async |tenant| {
-        let pool = tenant
-            .pool::<TokioPostgres>(small(4).acquire_timeout(LONG))
-            .await;
-        let mut calls = JoinSet::new();
-        for _ in 0..4 {
-            let pool = pool.clone();
-            calls.spawn(async move {
-                let mut failed = Vec::new();
-                for _ in 0..30 {
-                    let held = pool.transactional().acquire_by(LONG).await.unwrap();
-                    failed.extend(held.simple_query("SELECT pg_sleep(0.005)").await.err());
-                }
-                failed
-            });
-        }
-        let mut failed = Vec::new();
-        while !calls.is_empty() {
-            tenant.terminate_all().await;
-            let next = tokio::time::timeout(50 * MS, calls.join_next()).await;
-            failed.extend(next.ok().flatten().into_iter().flat_map(Result::unwrap));
-        }
-        for error in &failed {
-            let code = error.code().map(tokio_postgres::error::SqlState::code);
-            assert!(code == Some("57P01") || code.is_none(), "{error:?}");
-        }
-        println!(
-            "killed again and again: {} of 120 calls failed",
-            failed.len()
-        );
-        assert!(!failed.is_empty());
-        until_at_rest(pool.transactional()).await;
-        // The last of the killings may still be on its way to a session that is idle by now.
-        eventually("it works again", async || {
-            let held = pool.transactional().acquire_by(LONG).await.unwrap();
-            held.simple_query("SELECT 1").await.is_ok()
-        })
-        .await;
+            failed
+        });
+    }
+    let mut failed = Vec::new();
+    while !calls.is_empty() {
+        tenant.terminate_all().await;
+        let next = tokio::time::timeout(50 * MS, calls.join_next()).await;
+        failed.extend(next.ok().flatten().into_iter().flat_map(Result::unwrap));
+    }
+    for error in &failed {
+        assert!(matches!(error.code(), Some("57P01") | None), "{error}");
+    }
+    println!(
+        "killed again and again: {} of 120 calls failed",
+        failed.len()
+    );
+    assert!(!failed.is_empty());
+    until_at_rest(pool.transactional()).await;
+    // The last of the killings may still be on its way to a session that is idle by now.
+    eventually("it works again", async || {
+        let mut held = pool.transactional().acquire_by(LONG).await.unwrap();
+        held.say("SELECT 1").await.is_ok()
     })
     .await;
 }
@@ -250,7 +229,12 @@ struct Lateness {
 
 impl Lateness {
     /// Makes so many calls at once that must fail.
-    async fn measure(&mut self, pool: &Pool, callers: u32, limit: Duration) {
+    async fn measure<D: Tested>(
+        &mut self,
+        pool: &PartitionedPool<D>,
+        callers: u32,
+        limit: Duration,
+    ) {
         let mut calls = JoinSet::new();
         for _ in 0..callers {
             let began = Instant::now();
@@ -278,9 +262,9 @@ impl Lateness {
     }
 }
 
-async fn late_by(pool: &Pool, limit: Duration) -> Duration {
+async fn late_by<D: Tested>(pool: &PartitionedPool<D>, limit: Duration) -> Duration {
     let began = Instant::now();
-    let work = async |held: &mut Connection<TokioPostgres>| held.simple_query("SELECT 1").await;
+    let work = async |held: &mut Connection<D>| held.say("SELECT 1").await;
     let error = pool.transactional().run(limit, work).await.unwrap_err();
     let late = began.elapsed().saturating_sub(limit);
     let acquiring = matches!(&error, partitioned_pool::RunError::Acquire(_));
@@ -288,8 +272,9 @@ async fn late_by(pool: &Pool, limit: Duration) -> Duration {
     late
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_network_that_swallows_packets_makes_nobody_late_and_keeps_no_slot_once_it_heals() {
+async fn a_network_that_swallows_packets_makes_nobody_late_and_keeps_no_slot_once_it_heals<
+    D: Tested,
+>() {
     const SIZE: u32 = 25;
     const ROUNDS: u32 = 3;
     on_own_servers(&[("max_connections", "100")], async |server, tenant| {
@@ -298,7 +283,7 @@ async fn a_network_that_swallows_packets_makes_nobody_late_and_keeps_no_slot_onc
             .max_waiters(SIZE)
             .validate_after_idle(200 * MS)
             .acquire_timeout(LONG);
-        let pool = tenant.pool_by::<TokioPostgres>(&proxy, partition).await;
+        let pool = tenant.pool_by::<D>(&proxy, partition).await;
         let (mut working, mut queued) = (Lateness::default(), Lateness::default());
         let (mut validating, mut connecting) = (Lateness::default(), Lateness::default());
         for _ in 0..ROUNDS {
@@ -336,7 +321,7 @@ async fn a_network_that_swallows_packets_makes_nobody_late_and_keeps_no_slot_onc
 }
 
 /// Lets everything pass again, and waits until every slot is free.
-async fn heal(pool: &Pool, proxy: &crate::support::proxy::Proxy) {
+async fn heal<D: Tested>(pool: &PartitionedPool<D>, proxy: &crate::support::proxy::Proxy) {
     let stuck = pool.transactional().status();
     proxy.set(Fault::None);
     let at_rest = async || {
@@ -353,93 +338,83 @@ async fn heal(pool: &Pool, proxy: &crate::support::proxy::Proxy) {
     works(pool).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn connections_that_a_stall_has_made_ghosts_are_gone_soon_after_it() {
-    on_each_version(async |tenant| {
-        let proxy = tenant.proxy().await;
-        let pool = tenant
-            .pool_by::<TokioPostgres>(&proxy, small(3).acquire_timeout(LONG))
-            .await;
-        for fault in [Fault::None, Fault::Reset] {
-            let held = acquire_all(&pool, 3).await;
-            proxy.set(Fault::Pause);
-            for held in &held {
-                let query = held.simple_query("SELECT pg_sleep(60)");
-                assert!(tokio::time::timeout(20 * MS, query).await.is_err());
-            }
-            drop(held);
-            let ghosts = async || pool.transactional().status().ghosts == 3;
-            eventually("they are ghosts", ghosts).await;
-            if fault == Fault::Reset {
-                proxy.set(fault);
-                tokio::time::sleep(50 * MS).await;
-            }
-            heal(&pool, &proxy).await;
+async fn connections_that_a_stall_has_made_ghosts_are_gone_soon_after_it<D: Tested>(
+    tenant: &Tenant,
+) {
+    let proxy = tenant.proxy().await;
+    let pool = tenant
+        .pool_by::<D>(&proxy, small(3).acquire_timeout(LONG))
+        .await;
+    for fault in [Fault::None, Fault::Reset] {
+        let mut held = acquire_all(&pool, 3).await;
+        proxy.set(Fault::Pause);
+        for held in &mut held {
+            let query = held.say("SELECT pg_sleep(60)");
+            assert!(tokio::time::timeout(20 * MS, query).await.is_err());
         }
-        assert!(tenant.transactional_backends().await <= 3);
-    })
-    .await;
+        drop(held);
+        let ghosts = async || pool.transactional().status().ghosts == 3;
+        eventually("they are ghosts", ghosts).await;
+        if fault == Fault::Reset {
+            proxy.set(fault);
+            tokio::time::sleep(50 * MS).await;
+        }
+        heal(&pool, &proxy).await;
+    }
+    assert!(tenant.transactional_backends().await <= 3);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn deadlines_hold_on_a_slow_network_and_what_it_brings_is_clean() {
-    on_each_version(async |tenant| {
-        let proxy = tenant.proxy().await;
-        let pool = tenant
-            .pool_by::<TokioPostgres>(&proxy, small(4).acquire_timeout(LONG))
-            .await;
-        drop(acquire_all(&pool, 4).await);
-        proxy.set(Fault::Delay(100 * MS));
-        let mut late = Lateness::default();
-        for _ in 0..5 {
-            late.measure(&pool, 4, 60 * MS).await;
-            until_at_rest(pool.transactional()).await;
-        }
-        late.check("slow network");
-        proxy.set(Fault::None);
-        for held in acquire_all(&pool, 4).await {
-            held.simple_query("SELECT 1").await.unwrap();
-        }
-        tenant.until_idle().await;
-    })
-    .await;
+async fn deadlines_hold_on_a_slow_network_and_what_it_brings_is_clean<D: Tested>(tenant: &Tenant) {
+    let proxy = tenant.proxy().await;
+    let pool = tenant
+        .pool_by::<D>(&proxy, small(4).acquire_timeout(LONG))
+        .await;
+    drop(acquire_all(&pool, 4).await);
+    proxy.set(Fault::Delay(100 * MS));
+    let mut late = Lateness::default();
+    for _ in 0..5 {
+        late.measure(&pool, 4, 60 * MS).await;
+        until_at_rest(pool.transactional()).await;
+    }
+    late.check("slow network");
+    proxy.set(Fault::None);
+    for mut held in acquire_all(&pool, 4).await {
+        held.say("SELECT 1").await.unwrap();
+    }
+    tenant.until_idle().await;
 }
 
 /// A name that no resolver has (RFC 6761).
 const NOWHERE: &str = "db.nowhere.invalid";
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_host_that_does_not_resolve_is_a_typed_failure_that_can_pass_and_hangs_nobody() {
-    on_each_version(async |tenant| {
-        let lost = |boot| {
-            let partition = small(2).connect_timeout(SECOND).acquire_timeout(SECOND);
-            let url = tenant.url_at(NOWHERE, tenant.port());
-            tenant.config(partition).url(url).boot(boot)
-        };
+async fn a_host_that_does_not_resolve_is_a_typed_failure_that_can_pass_and_hangs_nobody<
+    D: Tested,
+>(
+    tenant: &Tenant,
+) {
+    let lost = |boot| {
+        let partition = small(2).connect_timeout(SECOND).acquire_timeout(SECOND);
+        let url = tenant.url_at(NOWHERE, tenant.port());
+        tenant.config(partition).url(url).boot(boot)
+    };
+    let began = Instant::now();
+    let error = PartitionedPool::<D>::connect(lost(BootConfig::new()))
+        .await
+        .unwrap_err();
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    assert!(error.to_string().contains(NOWHERE), "{error}");
+    assert!(!matches!(error, BootError::Config(_)), "{error}");
+
+    let start = BootConfig::new().when_unavailable(WhenUnavailable::Start);
+    let pool = PartitionedPool::<D>::connect(lost(start)).await.unwrap();
+    for _ in 0..3 {
         let began = Instant::now();
-        let error = Pool::connect(lost(BootConfig::new())).await.unwrap_err();
-        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
-        assert!(error.to_string().contains(NOWHERE), "{error}");
-        assert!(!matches!(error, BootError::Config(_)), "{error}");
-
-        let start = BootConfig::new().when_unavailable(WhenUnavailable::Start);
-        let pool = Pool::connect(lost(start)).await.unwrap();
-        for _ in 0..3 {
-            let began = Instant::now();
-            let error = pool.transactional().acquire().await.unwrap_err();
-            assert!(began.elapsed() < SECOND + AT_ONCE, "{:?}", began.elapsed());
-            assert!(error.is_timeout() && !error.is_rejection(), "{error}");
-            assert_eq!((error.phase(), error.sqlstate()), (Phase::Connect, None));
-            assert!(error.failure().unwrap().is_transient(), "{error}");
-        }
-
-        // Beside one that does, it only costs time.
-        let (name, host, port) = (&tenant.name, tenant.host(), tenant.port());
-        let both = format!("postgres://{name}:{name}@{NOWHERE}:{port},{host}:{port}/postgres");
-        let config = tenant.config(small(1).acquire_timeout(LONG).connect_timeout(LONG));
-        works(&Pool::connect(config.url(both)).await.unwrap()).await;
-    })
-    .await;
+        let error = pool.transactional().acquire().await.unwrap_err();
+        assert!(began.elapsed() < SECOND + AT_ONCE, "{:?}", began.elapsed());
+        assert!(error.is_timeout() && !error.is_rejection(), "{error}");
+        assert_eq!((error.phase(), error.sqlstate()), (Phase::Connect, None));
+        assert!(error.failure().unwrap().is_transient(), "{error}");
+    }
 }
 
 /// Sessions of the tenant until its server has no more for it.
@@ -467,17 +442,14 @@ fn is_full(error: &AcquireError) -> bool {
             .is_some_and(Failure::is_too_many_connections)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_full_for_a_while_costs_a_caller_with_time_only_time() {
+async fn a_server_that_is_full_for_a_while_costs_a_caller_with_time_only_time<D: Tested>() {
     let few = [
         ("max_connections", "12"),
         ("superuser_reserved_connections", "3"),
     ];
     on_own_servers(&few, async |_, tenant| {
-        let pool = tenant
-            .pool::<TokioPostgres>(small(4).acquire_timeout(LONG))
-            .await;
-        let held = pool.transactional().acquire().await.unwrap();
+        let pool = tenant.pool::<D>(small(4).acquire_timeout(LONG)).await;
+        let mut held = pool.transactional().acquire().await.unwrap();
         let mut others = fill_server(tenant).await;
         let began = Instant::now();
         let hasty = pool.transactional().acquire_by(2 * SECOND).await;
@@ -491,43 +463,41 @@ async fn a_server_that_is_full_for_a_while_costs_a_caller_with_time_only_time() 
             others.pop();
             Instant::now()
         };
-        let (second, left) =
+        let (mut second, left) =
             tokio::join!(async { (patient.await.unwrap(), Instant::now()) }, leave);
         println!(
             "a connection {} after there was room",
             millis(second.1 - left)
         );
         assert!(second.1 - left < SOON);
-        second.0.simple_query("SELECT 1").await.unwrap();
-        held.simple_query("SELECT 1").await.unwrap();
+        second.0.say("SELECT 1").await.unwrap();
+        held.say("SELECT 1").await.unwrap();
     })
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_role_at_its_limit_is_told_by_its_sqlstate_and_served_once_the_limit_is_raised() {
-    on_each_version(async |tenant| {
-        let name = &tenant.name;
-        let pool = tenant
-            .pool::<TokioPostgres>(small(2).acquire_timeout(LONG))
-            .await;
-        let held = pool.transactional().acquire().await.unwrap();
-        tenant
-            .sql(&format!("ALTER ROLE {name} CONNECTION LIMIT 1"))
-            .await;
-        let error = pool
-            .transactional()
-            .acquire_by(2 * SECOND)
-            .await
-            .unwrap_err();
-        assert!(is_full(&error), "{error}");
-        tenant
-            .sql(&format!("ALTER ROLE {name} CONNECTION LIMIT -1"))
-            .await;
-        works(&pool).await;
-        drop(held);
-    })
-    .await;
+async fn a_role_at_its_limit_is_told_by_its_sqlstate_and_served_once_the_limit_is_raised<
+    D: Tested,
+>(
+    tenant: &Tenant,
+) {
+    let name = &tenant.name;
+    let pool = tenant.pool::<D>(small(2).acquire_timeout(LONG)).await;
+    let held = pool.transactional().acquire().await.unwrap();
+    tenant
+        .sql(&format!("ALTER ROLE {name} CONNECTION LIMIT 1"))
+        .await;
+    let error = pool
+        .transactional()
+        .acquire_by(2 * SECOND)
+        .await
+        .unwrap_err();
+    assert!(is_full(&error), "{error}");
+    tenant
+        .sql(&format!("ALTER ROLE {name} CONNECTION LIMIT -1"))
+        .await;
+    works(&pool).await;
+    drop(held);
 }
 
 /// How a server refuses that is not there yet.
@@ -609,10 +579,10 @@ async fn relay(mut client: TcpStream, server: (String, u16)) {
     }
 }
 
-async fn is_waited_for(tenant: &Tenant, refusal: Refusal) {
+async fn is_waited_for<D: Tested>(tenant: &Tenant, refusal: Refusal) {
     let server = Starting::before(tenant, refusal).await;
     let config = tenant.config(small(4).acquire_timeout(LONG));
-    let pool = Pool::connect(config.url(server.url.as_str()))
+    let pool = PartitionedPool::<D>::connect(config.url(server.url.as_str()))
         .await
         .unwrap();
     let held = pool.transactional().acquire().await.unwrap();
@@ -646,14 +616,12 @@ async fn is_waited_for(tenant: &Tenant, refusal: Refusal) {
     drop((held, served));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_starts_up_is_waited_for_within_the_deadline() {
-    on_each_version(async |tenant| is_waited_for(tenant, Refusal::StartingUp).await).await;
+async fn a_server_that_starts_up_is_waited_for_within_the_deadline<D: Tested>(tenant: &Tenant) {
+    is_waited_for::<D>(tenant, Refusal::StartingUp).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_hangs_up_is_waited_for_within_the_deadline() {
-    on_each_version(async |tenant| is_waited_for(tenant, Refusal::HangingUp).await).await;
+async fn a_server_that_hangs_up_is_waited_for_within_the_deadline<D: Tested>(tenant: &Tenant) {
+    is_waited_for::<D>(tenant, Refusal::HangingUp).await;
 }
 
 /// Makes logging in impossible while the pool runs; how, and how to undo it.
@@ -662,42 +630,36 @@ const REFUSED_LOGINS: [(&str, &str, &str); 2] = [
     ("NOLOGIN", "LOGIN", "28000"),
 ];
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_refused_login_fails_at_once_and_what_is_open_lives_on() {
-    on_each_version(async |tenant| {
-        let name = &tenant.name;
-        let pool = tenant
-            .pool::<TokioPostgres>(small(3).acquire_timeout(LONG))
-            .await;
-        for (refuse, allow, sqlstate) in REFUSED_LOGINS {
-            let held = acquire_all(&pool, 1).await.remove(0);
-            // So that nothing else is idle.
-            let idle = acquire_all(&pool, pool.transactional().status().idle).await;
-            tenant.sql(&format!("ALTER ROLE {name} {refuse}")).await;
-            for _ in 0..3 {
-                let began = Instant::now();
-                let error = pool.transactional().acquire_by(LONG).await.unwrap_err();
-                assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
-                let is_failed = matches!(&error, AcquireError::Failed { .. });
-                assert!(is_failed && error.phase() == Phase::Connect, "{error}");
-                assert_eq!(error.sqlstate(), Some(sqlstate), "{error}");
-                assert!(error.failure().unwrap().is_refused_login());
-                assert!(!error.to_string().contains(&format!("{name}:{name}")));
-            }
-            held.simple_query("SELECT 1").await.unwrap();
-            drop((held, idle));
-            works(&pool).await;
-            let allow = allow.replace("{}", name);
-            tenant.sql(&format!("ALTER ROLE {name} {allow}")).await;
-            for held in acquire_all(&pool, 3).await {
-                held.simple_query("SELECT 1").await.unwrap();
-            }
-            tenant.terminate_all().await;
-            tenant.until_gone().await;
-            tokio::time::sleep(300 * MS).await;
+async fn a_refused_login_fails_at_once_and_what_is_open_lives_on<D: Tested>(tenant: &Tenant) {
+    let name = &tenant.name;
+    for (refuse, allow, sqlstate) in REFUSED_LOGINS {
+        let pool = tenant.pool::<D>(small(3).acquire_timeout(LONG)).await;
+        let mut held = acquire_all(&pool, 1).await.remove(0);
+        // So that nothing else is idle.
+        let idle = acquire_all(&pool, pool.transactional().status().idle).await;
+        tenant.sql(&format!("ALTER ROLE {name} {refuse}")).await;
+        for _ in 0..3 {
+            let began = Instant::now();
+            let error = pool.transactional().acquire_by(LONG).await.unwrap_err();
+            assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
+            let is_failed = matches!(&error, AcquireError::Failed { .. });
+            assert!(is_failed && error.phase() == Phase::Connect, "{error}");
+            assert_eq!(error.sqlstate(), Some(sqlstate), "{error}");
+            assert!(error.failure().unwrap().is_refused_login());
+            assert!(!error.to_string().contains(&format!("{name}:{name}")));
         }
-    })
-    .await;
+        held.say("SELECT 1").await.unwrap();
+        drop((held, idle));
+        works(&pool).await;
+        let allow = allow.replace("{}", name);
+        tenant.sql(&format!("ALTER ROLE {name} {allow}")).await;
+        // What was refused before is told to whoever waits when it ends.
+        let told = async || pool.transactional().status().opening == 0;
+        eventually("no opening is left", told).await;
+        for mut held in acquire_all(&pool, 3).await {
+            held.say("SELECT 1").await.unwrap();
+        }
+    }
 }
 
 /// A partition of this size, in which no query ends but by us.
@@ -718,46 +680,43 @@ async fn running(tenant: &Tenant) -> i64 {
         .await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn who_leaves_a_query_of_a_minute_costs_the_next_caller_milliseconds() {
-    on_each_version(async |tenant| {
-        let _turn = TURN.lock().await;
-        let pool = tenant.pool::<TokioPostgres>(patient(1)).await;
-        let (mut times, mut plain) = (Vec::new(), Vec::new());
-        for _ in 0..100 {
-            let held = pool.transactional().acquire().await.unwrap();
-            let query = tokio::spawn(async move { held.simple_query(SLEEP).await.is_ok() });
-            tenant.until_running(SLEEP).await;
-            query.abort();
-            let left = Instant::now();
-            let next = pool.transactional().acquire().await.unwrap();
-            times.push(left.elapsed());
-            assert_eq!(running(tenant).await, 0, "the query is gone");
-            let began = Instant::now();
-            next.simple_query("SELECT 1").await.unwrap();
-            plain.push(began.elapsed());
-        }
-        let (times, plain) = (Times::new(times), Times::new(plain));
-        times.print("the slot of a query of 60 s serves the next caller after");
-        plain.print("a plain round trip beside that");
-        // 5 ms and 25 ms are for a machine where nothing else runs; here others do.
-        for (percent, most) in [(50, 20 * MS), (99, 100 * MS)] {
-            assert!(times.percentile(percent) <= most + plain.worst());
-        }
-    })
-    .await;
+async fn who_leaves_a_query_of_a_minute_costs_the_next_caller_milliseconds<D: Tested>(
+    tenant: &Tenant,
+) {
+    let _turn = TURN.lock().await;
+    let pool = tenant.pool::<D>(patient(1)).await;
+    let (mut times, mut plain) = (Vec::new(), Vec::new());
+    for _ in 0..100 {
+        let mut held = pool.transactional().acquire().await.unwrap();
+        let query = tokio::spawn(async move { held.say(SLEEP).await.is_ok() });
+        tenant.until_running(SLEEP).await;
+        query.abort();
+        let left = Instant::now();
+        let mut next = pool.transactional().acquire().await.unwrap();
+        times.push(left.elapsed());
+        assert_eq!(running(tenant).await, 0, "the query is gone");
+        let began = Instant::now();
+        next.say("SELECT 1").await.unwrap();
+        plain.push(began.elapsed());
+    }
+    let (times, plain) = (Times::new(times), Times::new(plain));
+    times.print("the slot of a query of 60 s serves the next caller after");
+    plain.print("a plain round trip beside that");
+    // 5 ms and 25 ms are for a machine where nothing else runs; here others do.
+    for (percent, most) in [(50, 20 * MS), (99, 100 * MS)] {
+        assert!(times.percentile(percent) <= most + plain.worst());
+    }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn fifty_who_leave_at_once_have_their_slots_back_together() {
+async fn fifty_who_leave_at_once_have_their_slots_back_together<D: Tested>() {
     on_own_servers(&[], async |_, tenant| {
         let _turn = TURN.lock().await;
-        let pool = tenant.pool::<TokioPostgres>(patient(50)).await;
+        let pool = tenant.pool::<D>(patient(50)).await;
         let mut times = Vec::new();
         for _ in 0..5 {
             let mut queries = JoinSet::new();
-            for held in acquire_all(&pool, 50).await {
-                queries.spawn(async move { held.simple_query(SLEEP).await.is_ok() });
+            for mut held in acquire_all(&pool, 50).await {
+                queries.spawn(async move { held.say(SLEEP).await.is_ok() });
             }
             within(LONG, "all run", async || running(tenant).await == 50).await;
             let left = Instant::now();

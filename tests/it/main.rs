@@ -26,6 +26,7 @@ mod metrics;
 mod observe;
 #[cfg(feature = "sqlx")]
 mod only_sqlx;
+mod only_tokio_postgres;
 mod ordinary_path;
 mod plan_agreement;
 mod plan_reference;

@@ -9,16 +9,23 @@ use partitioned_pool::config::{
 };
 use partitioned_pool::error::{AcquireError, RunError};
 use partitioned_pool::metrics::PoolMetrics;
-use partitioned_pool::{Partition, PartitionedPool, TokioPostgres};
+use partitioned_pool::{Connection, Partition, PartitionedPool};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::postgres;
+use crate::support::driver::{Speaks as _, Tested, on_each_driver};
 
 const MS: Duration = Duration::from_millis(1);
 
-type Pool = PartitionedPool<TokioPostgres>;
+on_each_driver![
+    ; alone: every_call_is_counted_once_with_its_outcome,
+    gauges_come_back_to_rest,
+    connecting_in_vain_is_a_timeout_and_its_failures_are_counted,
+    a_wait_that_outlasts_its_timeout_counts_as_rejected_and_as_timeout,
+    without_a_recorder_of_its_own_a_pool_uses_the_installed_one
+];
 
 /// How calls ended, as `outcome` and `reason`.
 type Ends = BTreeMap<(String, String), u64>;
@@ -128,7 +135,7 @@ fn abandoned() -> (String, String) {
 }
 
 /// One call of a random kind; how it ended.
-async fn call(partition: &Partition<TokioPostgres>) -> (String, String) {
+async fn call<D: Tested>(partition: &Partition<D>) -> (String, String) {
     let short = MS * fastrand::u32(1..15);
     let outcome = match fastrand::u8(0..6) {
         0 => partition.try_acquire().await,
@@ -141,8 +148,8 @@ async fn call(partition: &Partition<TokioPostgres>) -> (String, String) {
         _ => partition.acquire().await,
     };
     match outcome {
-        Ok(connection) => {
-            let asked = connection.simple_query("SELECT 1").await;
+        Ok(mut connection) => {
+            let asked = connection.say("SELECT 1").await;
             asked.expect("the server answers");
             sleep(short).await;
             acquired()
@@ -152,10 +159,9 @@ async fn call(partition: &Partition<TokioPostgres>) -> (String, String) {
 }
 
 /// Work that sometimes outlasts its deadline.
-async fn run(partition: &Partition<TokioPostgres>, short: Duration) -> (String, String) {
-    let sleeping = async |connection: &mut partitioned_pool::Connection<TokioPostgres>| {
-        connection.simple_query("SELECT pg_sleep(0.008)").await
-    };
+async fn run<D: Tested>(partition: &Partition<D>, short: Duration) -> (String, String) {
+    let sleeping =
+        async |connection: &mut Connection<D>| connection.say("SELECT pg_sleep(0.008)").await;
     match partition.run(short, sleeping).await {
         Err(RunError::Acquire(error)) => end_of(&error),
         _ => acquired(),
@@ -163,7 +169,7 @@ async fn run(partition: &Partition<TokioPostgres>, short: Duration) -> (String, 
 }
 
 /// `tasks` tasks with `turns` random calls each; how they ended.
-async fn calls(partition: &Partition<TokioPostgres>, tasks: u64, turns: u64) -> Ends {
+async fn calls<D: Tested>(partition: &Partition<D>, tasks: u64, turns: u64) -> Ends {
     let mut running = JoinSet::new();
     for _ in 0..tasks {
         let partition = partition.clone();
@@ -183,7 +189,7 @@ async fn calls(partition: &Partition<TokioPostgres>, tasks: u64, turns: u64) -> 
 }
 
 /// Until every slot and connection has found its place.
-async fn at_rest(pool: &Pool) {
+async fn at_rest<D: Tested>(pool: &PartitionedPool<D>) {
     let busy = || {
         let partitions = pool.status().partitions;
         partitions
@@ -212,20 +218,19 @@ fn config(url: &str, slots: u32, patience: Duration) -> PoolConfig {
         .analytical(PartitionConfig::analytical(1))
 }
 
-async fn connect(config: PoolConfig) -> (Pool, Snapshotter) {
+async fn connect<D: Tested>(config: PoolConfig) -> (PartitionedPool<D>, Snapshotter) {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
-    let builder = Pool::builder(config).observer(PoolMetrics::to(recorder));
+    let builder = PartitionedPool::<D>::builder(config).observer(PoolMetrics::to(recorder));
     (
         builder.connect().await.expect("the pool starts"),
         snapshotter,
     )
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_call_is_counted_once_with_its_outcome() {
+async fn every_call_is_counted_once_with_its_outcome<D: Tested>() {
     let server = postgres::start(postgres::Want::default()).await.unwrap();
-    let (pool, snapshotter) = connect(config(server.url(), 4, 100 * MS)).await;
+    let (pool, snapshotter) = connect::<D>(config(server.url(), 4, 100 * MS)).await;
     let partition = pool.transactional();
 
     let mut ends = calls(partition, 24, 50).await;
@@ -279,10 +284,9 @@ async fn every_call_is_counted_once_with_its_outcome() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn gauges_come_back_to_rest() {
+async fn gauges_come_back_to_rest<D: Tested>() {
     let server = postgres::start(postgres::Want::default()).await.unwrap();
-    let (pool, snapshotter) = connect(config(server.url(), 4, 2_000 * MS)).await;
+    let (pool, snapshotter) = connect::<D>(config(server.url(), 4, 2_000 * MS)).await;
     let partition = pool.transactional();
     let state = |name: &str| format!("count{{db.client.connection.state={name}}}");
 
@@ -322,8 +326,7 @@ async fn gauges_come_back_to_rest() {
     );
 }
 
-#[tokio::test]
-async fn connecting_in_vain_is_a_timeout_and_its_failures_are_counted() {
+async fn connecting_in_vain_is_a_timeout_and_its_failures_are_counted<D: Tested>() {
     let server = postgres::start(postgres::Want::default()).await.unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent = (silent.local_addr().unwrap(), silent);
@@ -341,7 +344,7 @@ async fn connecting_in_vain_is_a_timeout_and_its_failures_are_counted() {
         )
         .partition(named("dead").url(format!("postgres://shop@{dead}/shop")))
         .boot(BootConfig::new().when_unavailable(WhenUnavailable::Start));
-    let (pool, snapshotter) = connect(config).await;
+    let (pool, snapshotter) = connect::<D>(config).await;
     let partition = |name| pool.partition(name).expect("it was configured");
     Recorded::take(&snapshotter);
 
@@ -361,10 +364,9 @@ async fn connecting_in_vain_is_a_timeout_and_its_failures_are_counted() {
     pool.close(5_000 * MS).await;
 }
 
-#[tokio::test]
-async fn a_wait_that_outlasts_its_timeout_counts_as_rejected_and_as_timeout() {
+async fn a_wait_that_outlasts_its_timeout_counts_as_rejected_and_as_timeout<D: Tested>() {
     let server = postgres::start(postgres::Want::default()).await.unwrap();
-    let (pool, snapshotter) = connect(config(server.url(), 1, 100 * MS)).await;
+    let (pool, snapshotter) = connect::<D>(config(server.url(), 1, 100 * MS)).await;
     let partition = pool.transactional();
     let _held = partition.acquire().await.expect("a connection");
     let error = partition.acquire().await.expect_err("the slot is taken");
@@ -375,14 +377,13 @@ async fn a_wait_that_outlasts_its_timeout_counts_as_rejected_and_as_timeout() {
     assert_eq!(recorded.counter("transactional", "timeouts{}"), 1);
 }
 
-#[tokio::test]
-async fn without_a_recorder_of_its_own_a_pool_uses_the_installed_one() {
+async fn without_a_recorder_of_its_own_a_pool_uses_the_installed_one<D: Tested>() {
     let server = postgres::start(postgres::Want::default()).await.unwrap();
     let recorder = DebuggingRecorder::new();
     let pool = {
         let _installed = ::metrics::set_default_local_recorder(&recorder);
         let metrics = PoolMetrics::new().label("service", "shop");
-        Pool::builder(config(server.url(), 4, 100 * MS))
+        PartitionedPool::<D>::builder(config(server.url(), 4, 100 * MS))
             .observer(metrics)
             .connect()
             .await

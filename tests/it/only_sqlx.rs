@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt as _;
+use futures_util::future::BoxFuture;
 use partitioned_pool::config::{ExternalPool, FleetConfig, PartitionConfig, PoolConfig};
 use partitioned_pool::driver_sqlx::acquire_error;
 use partitioned_pool::error::Reason;
@@ -43,73 +44,139 @@ async fn round_trips(
     least
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_an_executor_saw_to_its_end_comes_back_without_a_round_trip() {
-    on_each_version(async |tenant| {
-        let proxy = tenant.proxy().await;
-        let pool = tenant.pool_by::<Sqlx>(&proxy, small(1)).await;
-        let checkout = pool.transactional();
-        let one = round_trips(&proxy, checkout, async |partition| {
-            sqlx::query("SELECT $1")
-                .bind(1)
-                .execute(partition)
-                .await
-                .unwrap();
-        });
-        assert_eq!(one.await, 10, "a partition as the executor");
-        let failing = round_trips(&proxy, checkout, async |partition| {
+/// A way to use a partition, what it says to the server, and what is said on the way back.
+type Way = (
+    &'static str,
+    u64,
+    u64,
+    fn(&Partition<Sqlx>) -> BoxFuture<'_, ()>,
+);
+
+/// The table of the driver's docs.
+const WAYS: [Way; 11] = [
+    ("a partition as the executor", 1, 0, |partition| {
+        Box::pin(async move {
+            drop(
+                sqlx::query("SELECT $1")
+                    .bind(1)
+                    .execute(partition)
+                    .await
+                    .unwrap(),
+            )
+        })
+    }),
+    ("an error of the server", 1, 0, |partition| {
+        Box::pin(async move {
             let failed = sqlx::query("SELECT 1 / $1")
                 .bind(0)
                 .execute(partition)
                 .await;
             assert!(failed.unwrap_err().as_database_error().is_some());
-        });
-        assert_eq!(failing.await, 10, "an error of the server");
-        let held = round_trips(&proxy, checkout, async |partition| {
+        })
+    }),
+    ("a connection as the executor", 2, 0, |partition| {
+        Box::pin(async move {
             let mut held = partition.acquire().await.unwrap();
             held.fetch_all(sqlx::query("SELECT 1")).await.unwrap();
             let rows = sqlx::query("SELECT 2").fetch_all(&mut held).await.unwrap();
             assert_eq!(rows.len(), 1);
-        });
-        assert_eq!(held.await, 20, "a connection as the executor");
-        let transaction = round_trips(&proxy, checkout, async |partition| {
+        })
+    }),
+    ("begin, committed", 3, 0, |partition| {
+        Box::pin(async move {
             let mut transaction = partition.begin().await.unwrap();
             sqlx::query("SELECT 4")
                 .execute(&mut transaction)
                 .await
                 .unwrap();
             transaction.commit().await.unwrap();
-        });
-        assert_eq!(transaction.await, 30, "BEGIN, the statement, COMMIT");
-        let dropped = round_trips(&proxy, checkout, async |partition| {
+        })
+    }),
+    ("begin, dropped", 2, 1, |partition| {
+        Box::pin(async move {
             let mut transaction = partition.begin().await.unwrap();
             sqlx::query("SELECT 5")
                 .execute(&mut transaction)
                 .await
                 .unwrap();
-        });
-        assert_eq!(dropped.await, 30, "BEGIN, the statement, ROLLBACK");
+        })
+    }),
+    ("BEGIN as text, left open", 1, 1, |partition| {
+        Box::pin(async move { drop(sqlx::query("BEGIN").execute(partition).await.unwrap()) })
+    }),
+    ("the PgConnection", 1, 1, |partition| {
+        Box::pin(async move {
+            let mut held = partition.acquire().await.unwrap();
+            sqlx::query("SELECT 1").execute(&mut *held).await.unwrap();
+        })
+    }),
+    (
+        "begin, used as a PgConnection, committed",
+        3,
+        1,
+        |partition| {
+            Box::pin(async move {
+                let mut transaction = partition.begin().await.unwrap();
+                sqlx::query("SELECT 4")
+                    .execute(&mut *transaction)
+                    .await
+                    .unwrap();
+                transaction.commit().await.unwrap();
+            })
+        },
+    ),
+    (
+        "sqlx's begin on a connection, committed",
+        2,
+        1,
+        |partition| {
+            Box::pin(async move {
+                let mut held = partition.acquire().await.unwrap();
+                held.begin().await.unwrap().commit().await.unwrap();
+            })
+        },
+    ),
+    ("sqlx's begin on a connection, dropped", 1, 2, |partition| {
+        Box::pin(async move {
+            let mut held = partition.acquire().await.unwrap();
+            drop(held.begin().await.unwrap());
+        })
+    }),
+    (
+        "BEGIN as text to the PgConnection, left open",
+        1,
+        2,
+        |partition| {
+            Box::pin(async move {
+                let mut held = partition.acquire().await.unwrap();
+                sqlx::query("BEGIN").execute(&mut *held).await.unwrap();
+            })
+        },
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_way_back_makes_the_round_trips_that_the_docs_say() {
+    on_each_version(async |tenant| {
+        let proxy = tenant.proxy().await;
+        let pool = tenant.pool_by::<Sqlx>(&proxy, small(1)).await;
+        for (what, said, back, call) in WAYS {
+            let checkout = pool.transactional();
+            let trips = round_trips(&proxy, checkout, async |partition| call(partition).await);
+            assert_eq!(trips.await, 10 * (said + back), "{what}");
+        }
+        tenant.until_idle().await;
     })
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn whoever_had_the_connection_itself_costs_one_round_trip_on_the_way_back() {
-    on_each_version(async |tenant| {
-        let proxy = tenant.proxy().await;
-        let pool = tenant.pool_by::<Sqlx>(&proxy, small(1)).await;
-        let raw = round_trips(&proxy, pool.transactional(), async |partition| {
-            let mut held = partition.acquire().await.unwrap();
-            sqlx::query("SELECT 1").execute(&mut *held).await.unwrap();
-        });
-        assert_eq!(raw.await, 20);
-        let text = round_trips(&proxy, pool.transactional(), async |partition| {
-            sqlx::query("BEGIN").execute(partition).await.unwrap();
-        });
-        assert_eq!(text.await, 30, "BEGIN, the question, ROLLBACK");
-        tenant.until_idle().await;
-    })
-    .await;
+#[test]
+fn the_docs_have_each_way_with_its_round_trips() {
+    let docs = include_str!("../../src/driver/sqlx/mod.rs").replace('`', "");
+    for (what, _, back, _) in WAYS {
+        let row = format!("//! | {what} | {back} |");
+        assert!(docs.contains(&row), "no row {row}");
+    }
 }
 
 /// Everything that sqlx is known to leave "idle in transaction", and more.

@@ -1,53 +1,27 @@
 //! What the pool costs on the wire when nothing is wrong.
 
-use partitioned_pool::TokioPostgres;
+use crate::support::driver::{Tested, on_each_driver};
+use crate::support::tenant::{Tenant, small, until_at_rest};
 
-use crate::support::proxy::{Proxy, Traffic};
-use crate::support::server::on_each_version;
-use crate::support::tenant::{Pool, small};
+on_each_driver![the_ordinary_path_sends_nothing_beside_the_callers_statement];
 
-const CALLS: usize = 50;
+const CALLS: u64 = 50;
 
-async fn ours(pool: &Pool) {
-    let connection = pool.transactional().acquire().await.unwrap();
-    let statement = connection.prepare_cached("SELECT 1").await.unwrap();
-    connection.query_one(&statement, &[]).await.unwrap();
-}
-
-async fn plain(pool: &deadpool_postgres::Pool) {
-    let connection = pool.get().await.unwrap();
-    let statement = connection.prepare_cached("SELECT 1").await.unwrap();
-    connection.query_one(&statement, &[]).await.unwrap();
-}
-
-/// What calls cost after a first one, which connects and prepares.
-async fn cost(proxy: &Proxy, call: impl AsyncFn()) -> Traffic {
+async fn the_ordinary_path_sends_nothing_beside_the_callers_statement<D: Tested>(tenant: &Tenant) {
+    let proxy = tenant.proxy().await;
+    let pool = tenant.pool_by::<D>(&proxy, small(1)).await;
+    let call = async || {
+        let mut held = pool.transactional().acquire().await.unwrap();
+        let asked = D::say_prepared(&mut held, "SELECT $1::float8", 1.0);
+        asked.await.unwrap();
+        drop(held);
+        until_at_rest(pool.transactional()).await;
+    };
+    // The first one prepares the statement.
     call().await;
     let before = proxy.traffic();
     for _ in 0..CALLS {
         call().await;
     }
-    proxy.traffic().since(before)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_ordinary_path_sends_not_one_message_more_than_plain_deadpool_does() {
-    on_each_version(async |tenant| {
-        let proxy = tenant.proxy().await;
-        let pool = tenant.pool_by::<TokioPostgres>(&proxy, small(1)).await;
-        let ours = cost(&proxy, async || ours(&pool).await).await;
-
-        let proxy = tenant.proxy().await;
-        let config: tokio_postgres::Config = tenant.url_by(&proxy).parse().unwrap();
-        let manager = deadpool_postgres::Manager::new(config, tokio_postgres::NoTls);
-        let pool = deadpool_postgres::Pool::builder(manager)
-            .max_size(1)
-            .build()
-            .unwrap();
-        let plain = cost(&proxy, async || plain(&pool).await).await;
-
-        assert_eq!(ours, plain);
-        assert_eq!(ours.round_trips, CALLS as u64);
-    })
-    .await;
+    assert_eq!(proxy.traffic().since(before).round_trips, CALLS);
 }

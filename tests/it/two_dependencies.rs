@@ -6,22 +6,28 @@
 use partitioned_pool::config::{FleetCheck, FleetConfig, Kind, PartitionConfig, PoolConfig};
 use partitioned_pool::error::{Reason, RunError};
 use partitioned_pool::plan::reference::PUBLISHED;
-use partitioned_pool::{AcquireError, Partition, TokioPostgres};
+use partitioned_pool::{AcquireError, Partition, PartitionedPool};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
+use crate::support::driver::{Speaks as _, Tested, Wrong, on_each_driver};
 use crate::support::patience::{LONG, eventually};
-use crate::support::server::on_each_version;
-use crate::support::tenant::{Pool, Tenant, until_at_rest};
+use crate::support::tenant::{Tenant, until_at_rest};
 
-type Outcome = Result<(), RunError<tokio_postgres::Error>>;
+on_each_driver![
+    in_one_partition_both_dependencies_fall_together,
+    in_partitions_of_their_own_only_the_stalled_one_falls,
+    with_a_queue_everything_happens_in_the_published_order,
+];
+
+type Outcome = Result<(), RunError<Wrong>>;
 
 fn published(run: &str) -> Value {
     let all: Value = serde_json::from_str(PUBLISHED).unwrap();
     all["two_dependencies"][run].clone()
 }
 
-async fn pool(tenant: &Tenant, partitions: &[(&str, u32, u32)]) -> Pool {
+async fn pool<D: Tested>(tenant: &Tenant, partitions: &[(&str, u32, u32)]) -> PartitionedPool<D> {
     let fleet = FleetConfig::new(1, 0).mode(FleetCheck::Off);
     let config = PoolConfig::new(&tenant.name, tenant.url(), fleet)
         .transactional(PartitionConfig::transactional(1).min_idle(0))
@@ -38,7 +44,7 @@ async fn pool(tenant: &Tenant, partitions: &[(&str, u32, u32)]) -> Pool {
         .iter()
         .map(named)
         .fold(config, PoolConfig::partition);
-    Pool::connect(config).await.unwrap()
+    PartitionedPool::<D>::connect(config).await.unwrap()
 }
 
 /// What stalls a payment: a lock that another session has.
@@ -88,19 +94,19 @@ impl<'a> Stall<'a> {
     }
 }
 
-fn start(partition: &Partition<TokioPostgres>, sql: String) -> JoinHandle<Outcome> {
+fn start<D: Tested>(partition: &Partition<D>, sql: String) -> JoinHandle<Outcome> {
     let partition = partition.clone();
     tokio::spawn(async move {
         partition
-            .run(LONG, async |conn| conn.batch_execute(&sql).await)
+            .run(LONG, async |conn| conn.say(&sql).await.map(drop))
             .await
     })
 }
 
 /// A call of a healthy dependency, or of a stalled one that finds no room.
-async fn call(partition: &Partition<TokioPostgres>) -> String {
+async fn call<D: Tested>(partition: &Partition<D>) -> String {
     match partition
-        .run(LONG, async |conn| conn.batch_execute("SELECT 1").await)
+        .run(LONG, async |conn| conn.say("SELECT 1").await.map(drop))
         .await
     {
         Ok(()) => "ok".to_owned(),
@@ -116,10 +122,10 @@ fn rejected(error: &AcquireError) -> String {
 }
 
 /// The two partitions may be the same one.
-async fn without_a_queue(
+async fn without_a_queue<D: Tested>(
     tenant: &Tenant,
-    payments: &Partition<TokioPostgres>,
-    catalog: &Partition<TokioPostgres>,
+    payments: &Partition<D>,
+    catalog: &Partition<D>,
 ) -> Value {
     let stall = Stall::new(tenant, 1).await;
     let first = start(payments, stall.statement());
@@ -138,38 +144,30 @@ async fn without_a_queue(
     })
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn in_one_partition_both_dependencies_fall_together() {
-    on_each_version(async |tenant| {
-        let pool = pool(tenant, &[("shared", 2, 0)]).await;
-        let shared = pool.partition("shared").unwrap();
-        let run = without_a_queue(tenant, shared, shared).await;
-        assert_eq!(run, published("shared"));
-    })
-    .await;
+async fn in_one_partition_both_dependencies_fall_together<D: Tested>(tenant: &Tenant) {
+    let pool = pool::<D>(tenant, &[("shared", 2, 0)]).await;
+    let shared = pool.partition("shared").unwrap();
+    let run = without_a_queue(tenant, shared, shared).await;
+    assert_eq!(run, published("shared"));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn in_partitions_of_their_own_only_the_stalled_one_falls() {
-    on_each_version(async |tenant| {
-        let pool = pool(tenant, &[("payments", 2, 0), ("catalog", 2, 0)]).await;
-        let partition = |name| pool.partition(name).unwrap();
-        let run = without_a_queue(tenant, partition("payments"), partition("catalog")).await;
-        assert_eq!(run, published("separate"));
-    })
-    .await;
+async fn in_partitions_of_their_own_only_the_stalled_one_falls<D: Tested>(tenant: &Tenant) {
+    let pool = pool::<D>(tenant, &[("payments", 2, 0), ("catalog", 2, 0)]).await;
+    let partition = |name| pool.partition(name).unwrap();
+    let run = without_a_queue(tenant, partition("payments"), partition("catalog")).await;
+    assert_eq!(run, published("separate"));
 }
 
 /// What runs and what waits, as the published sequence writes it.
-fn load(partition: &Partition<TokioPostgres>) -> String {
+fn load<D: Tested>(partition: &Partition<D>) -> String {
     let status = partition.status();
     format!("running {}, queued {}", status.in_use, status.waiting)
 }
 
-async fn with_a_queue(
+async fn with_a_queue<D: Tested>(
     tenant: &Tenant,
-    payments: &Partition<TokioPostgres>,
-    catalog: &Partition<TokioPostgres>,
+    payments: &Partition<D>,
+    catalog: &Partition<D>,
 ) -> Vec<String> {
     let (stall, failure) = (Stall::new(tenant, 1).await, Stall::new(tenant, 2).await);
     let mut sequence = Vec::new();
@@ -205,8 +203,7 @@ async fn with_a_queue(
     sequence
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn with_a_queue_everything_happens_in_the_published_order() {
+async fn with_a_queue_everything_happens_in_the_published_order<D: Tested>(tenant: &Tenant) {
     let published = published("queued");
     let size = |name: &str, of: &str| {
         let count = published[name][of].as_u64().unwrap();
@@ -214,11 +211,8 @@ async fn with_a_queue_everything_happens_in_the_published_order() {
     };
     let sized =
         ["payments", "catalog"].map(|name| (name, size(name, "slots"), size(name, "queue")));
-    on_each_version(async |tenant| {
-        let pool = pool(tenant, &sized).await;
-        let partition = |name| pool.partition(name).unwrap();
-        let run = with_a_queue(tenant, partition("payments"), partition("catalog")).await;
-        assert_eq!(json!(run), published["sequence"]);
-    })
-    .await;
+    let pool = pool::<D>(tenant, &sized).await;
+    let partition = |name| pool.partition(name).unwrap();
+    let run = with_a_queue(tenant, partition("payments"), partition("catalog")).await;
+    assert_eq!(json!(run), published["sequence"]);
 }

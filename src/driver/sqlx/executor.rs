@@ -32,10 +32,7 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(connection: &'a mut Connection<Sqlx>, sql: &str) -> Self {
         let (_, session) = connection.driver_parts();
-        let then = match may_open_a_transaction(sql) {
-            true => Known::Nothing,
-            false => session.known(),
-        };
+        let then = known_after(session.known(), sql);
         Self { session, then }
     }
 
@@ -72,11 +69,24 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Whether the text has one of the words, as a word, that a transaction begins with.
-fn may_open_a_transaction(sql: &str) -> bool {
+/// The words that a transaction begins with, and those that may end one.
+const BEGIN: [&str; 2] = ["begin", "start"];
+const END: [&str; 5] = ["commit", "end", "rollback", "abort", "prepare"];
+
+/// What is known when this text has been seen to its end.
+fn known_after(known: Known, sql: &str) -> Known {
     let word = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '$') || !c.is_ascii());
-    sql.split(word)
-        .any(|word| word.eq_ignore_ascii_case("begin") || word.eq_ignore_ascii_case("start"))
+    let words = || sql.split(word).filter(|word| !word.is_empty());
+    let is = |of: &[&str], word: &str| of.iter().any(|it| word.eq_ignore_ascii_case(it));
+    let begins = || words().next().is_some_and(|first| is(&BEGIN, first));
+    let may_end = || words().any(|word| is(&END, word));
+    let may_begin = || words().any(|word| is(&BEGIN, word));
+    match known {
+        Known::Quiet(_) if begins() && !may_end() => Known::Begun,
+        Known::Begun if may_end() => Known::Nothing,
+        _ if may_begin() => Known::Nothing,
+        _ => known,
+    }
 }
 
 /// A query, taken apart: its text must be looked at before it is sent.
@@ -300,18 +310,48 @@ impl<'c> Executor<'c> for &'c mut Transaction {
 mod tests {
     use super::*;
 
+    const QUIET: Known = Known::Quiet(7);
+
     #[test]
-    fn a_text_that_may_open_a_transaction_is_known_by_its_words() {
+    fn a_text_that_begins_a_transaction_and_does_not_end_it_is_known_by_its_words() {
         for sql in [
             "BEGIN",
             "begin;",
+            " ;;BEGIN; SELECT 1",
+            "START TRANSACTION READ ONLY",
+        ] {
+            assert_eq!(known_after(QUIET, sql), Known::Begun, "{sql}");
+        }
+        for sql in ["SELECT 1", "INSERT INTO shifts VALUES ('x')"] {
+            assert_eq!(known_after(Known::Begun, sql), Known::Begun, "{sql}");
+        }
+        for sql in [
+            "COMMIT",
+            "rollback to a",
+            "SELECT CASE WHEN a THEN 1 END",
+            "begin; commit",
+        ] {
+            assert_eq!(known_after(Known::Begun, sql), Known::Nothing, "{sql}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_may_open_a_transaction_leaves_nothing_known() {
+        for sql in [
             "/* x */Begin ISOLATION LEVEL SERIALIZABLE",
             "-- x\nSTART TRANSACTION",
             "SELECT 1;begin",
-            ";;BEGIN",
+            "BEGIN; SELECT 1; COMMIT",
+            "BEGIN; COMMIT AND CHAIN",
+            "DO $$ BEGIN PERFORM 1; END $$",
         ] {
-            assert!(may_open_a_transaction(sql), "{sql}");
+            assert_eq!(known_after(QUIET, sql), Known::Nothing, "{sql}");
+            assert_eq!(known_after(Known::Open, sql), Known::Nothing, "{sql}");
         }
+    }
+
+    #[test]
+    fn what_a_text_cannot_have_changed_stays_known() {
         for sql in [
             "SELECT start_time, beginning FROM shifts",
             "SELECT restart, $begin, \u{e9}begin FROM runs",
@@ -319,7 +359,9 @@ mod tests {
             "COMMIT",
             "",
         ] {
-            assert!(!may_open_a_transaction(sql), "{sql}");
+            for known in [QUIET, Known::Open, Known::Nothing, Known::Gone] {
+                assert_eq!(known_after(known, sql), known, "{sql}");
+            }
         }
     }
 }

@@ -22,12 +22,29 @@
 //!
 //! sqlx tells neither whether a query is still running nor whether a transaction is open. What is known:
 //!
-//! - What went through a partition or a connection *as an `Executor`* (`.fetch_all(pool.transactional())`,
-//!   `.fetch_all(&mut connection)`) was seen to its end: the connection comes back **without a round trip**, also after
-//!   an error of the server. Not so if it was left in the middle, or if its text has the word BEGIN or START. A
-//!   [`Transaction`] that was committed or rolled back comes back so, too.
-//! - Of what had the `PgConnection` itself (`&mut *connection`, sqlx's own `begin` on it, `migrate!`) nothing is known: it is
-//!   asked once on the way back, **one round trip**; two if a transaction has to be rolled back.
+//! - What went through a partition, a connection or a [`Transaction`] *as an `Executor`*
+//!   (`.fetch_all(pool.transactional())`, `.fetch_all(&mut connection)`) was seen to its end, also if it ended in an error
+//!   of the server. It has opened no transaction unless its text has the word BEGIN or START.
+//! - Of what had the `PgConnection` itself (`&mut *connection`, sqlx's own `begin` on it, `migrate!`) nothing is known: it
+//!   is asked once on the way back.
+//!
+//! | what a caller did | round trips on the way back |
+//! |---|---|
+//! | a partition as the executor | 0 |
+//! | an error of the server | 0 |
+//! | a connection as the executor | 0 |
+//! | `begin`, committed | 0 |
+//! | `begin`, dropped | 1 |
+//! | `BEGIN` as text, left open | 1 |
+//! | the `PgConnection` | 1 |
+//! | `begin`, used as a `PgConnection`, committed | 1 |
+//! | sqlx's `begin` on a connection, committed | 1 |
+//! | sqlx's `begin` on a connection, dropped | 2 |
+//! | `BEGIN` as text to the `PgConnection`, left open | 2 |
+//!
+//! In the last two, a transaction is open of which only the question tells, so the ROLLBACK and the question cannot go
+//! together: sqlx sends nothing before it has read the answer to the ROLLBACK that its `Transaction` queues when it is
+//! dropped; and a ROLLBACK for everyone would have the server log a warning for each who has none open.
 //!
 //! # Cancelling
 //!

@@ -23,6 +23,8 @@ pub(super) enum Known {
     Quiet(u64),
     /// Every answer was read, and a transaction of ours may be open.
     Open,
+    /// Every answer was read, and a text has begun a transaction.
+    Begun,
     /// It was in the hands of somebody who may have done anything.
     Nothing,
     /// The server has closed its side.

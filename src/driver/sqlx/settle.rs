@@ -98,8 +98,7 @@ async fn steps(session: &mut Session) -> Result<(), Unusable> {
     let known = session.known();
     let connection = session.connection_mut();
     forget_transactions(connection);
-    if known == Known::Open && matches!(timeout(LONG_GRACE, drain(connection)).await, Ok(Ok(()))) {
-        // The answer to the ROLLBACK was the last one.
+    if is_rolled_back(known, connection).await {
         return Ok(());
     }
     let owed = is_owed(connection).await?;
@@ -113,6 +112,18 @@ async fn steps(session: &mut Session) -> Result<(), Unusable> {
     }
     cancel_until_answered(session).await?;
     proof(session).await
+}
+
+/// Ends the transaction of a session of which every answer was read: that to the ROLLBACK is the last one.
+async fn is_rolled_back(known: Known, connection: &mut PgConnection) -> bool {
+    let rolled_back = async {
+        match known {
+            Known::Open => drain(connection).await,
+            Known::Begun => roll_back(connection).await,
+            _ => Err(DOUBTFUL),
+        }
+    };
+    matches!(timeout(LONG_GRACE, rolled_back).await, Ok(Ok(())))
 }
 
 /// Queues the ROLLBACK of what sqlx knows to be open, and has it count from zero again.

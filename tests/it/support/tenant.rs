@@ -6,14 +6,12 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use partitioned_pool::config::{FleetCheck, FleetConfig, PartitionConfig, PoolConfig};
-use partitioned_pool::{Driver, Partition, PartitionedPool, TokioPostgres};
+use partitioned_pool::{Driver, Partition, PartitionedPool};
 use tokio_postgres::config::Host;
 use tokio_postgres::{Client, Config, Error as PgError, NoTls};
 
 use super::patience::{LONG, eventually};
 use super::proxy::Proxy;
-
-pub(crate) type Pool = PartitionedPool<TokioPostgres>;
 
 /// A partition that opens nothing before it must.
 pub(crate) fn small(max_connections: u32) -> PartitionConfig {

@@ -108,14 +108,14 @@ impl Worker for ClientWrapper {
                 let rows = self.query("SELECT generate_series(1, 500)", &[]);
                 rows.await.map(drop)
             }
-            Work::Slow => self.batch_execute(&slow(seconds)).await,
+            Work::Slow => self.tell(&slow(seconds)).await,
             Work::Transaction => {
                 let transaction = self.transaction().await?;
                 transaction.batch_execute(INSERT).await?;
                 transaction.query(&slow(seconds), &[]).await?;
                 transaction.commit().await
             }
-            Work::RawBegin => self.batch_execute(&raw_begin(seconds)).await,
+            Work::RawBegin => self.tell(&raw_begin(seconds)).await,
             Work::CopyIn => copy_in(self, seconds).await,
             Work::CopyOut => copy_out(self, seconds).await,
         }
@@ -157,10 +157,7 @@ impl Worker for PgConnection {
                 slow_sqlx(&mut transaction, seconds).await?;
                 transaction.commit().await
             }
-            Work::RawBegin => {
-                let work = sqlx::raw_sql(AssertSqlSafe(raw_begin(seconds)));
-                work.execute(self).await.map(drop)
-            }
+            Work::RawBegin => self.tell(&raw_begin(seconds)).await,
             Work::CopyIn => copy_in_sqlx(self, seconds).await,
             Work::CopyOut => {
                 let copy = copy_out_sql(seconds);
