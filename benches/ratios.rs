@@ -16,9 +16,12 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinSet, yield_now};
 
-use partitioned_pool::Partition;
+use partitioned_pool::{Connection, Partition, Sqlx};
 use peers::Full;
 use peers::memory::Memory;
+
+/// A connection of sqlx's own pool.
+type Pooled = sqlx::pool::PoolConnection<sqlx::Postgres>;
 
 /// Rounds of each side.
 const ROUNDS: u32 = 200;
@@ -92,15 +95,27 @@ impl Rounds {
         mut ours: impl FnMut() -> A,
         mut theirs: impl FnMut() -> B,
     ) {
-        round(times, &mut ours).await;
-        round(times, &mut theirs).await;
+        let ours = async || round(times, &mut ours).await;
+        let theirs = async || round(times, &mut theirs).await;
+        self.in_turn(rounds, ours, theirs).await;
+    }
+
+    /// The same of sides that say themselves how long a round took.
+    async fn in_turn(
+        &mut self,
+        rounds: u32,
+        mut ours: impl AsyncFnMut() -> Duration,
+        mut theirs: impl AsyncFnMut() -> Duration,
+    ) {
+        ours().await;
+        theirs().await;
         for turn in 0..rounds {
             if turn % 2 == 0 {
-                self.ours.push(round(times, &mut ours).await);
-                self.theirs.push(round(times, &mut theirs).await);
+                self.ours.push(ours().await);
+                self.theirs.push(theirs().await);
             } else {
-                self.theirs.push(round(times, &mut theirs).await);
-                self.ours.push(round(times, &mut ours).await);
+                self.theirs.push(theirs().await);
+                self.ours.push(ours().await);
             }
         }
     }
@@ -322,6 +337,43 @@ async fn on_sqlx(url: &str) -> Vec<Compared> {
     rows
 }
 
+/// From the drop of a connection until its slot serves the next, on one slot: after use as an executor, and after use
+/// of the `PgConnection` itself, of which nothing is known.
+async fn usable_again(url: &str) -> Vec<Compared> {
+    const PARTS: u32 = 8;
+    let (mut seen, mut raw) = (Rounds::default(), Rounds::default());
+    for _ in 0..PARTS {
+        let ours = peers::ours_on_sqlx(url, 1).await;
+        let partition = ours.partition();
+        let pool = peers::sqlx_testing(url, 1, false).await;
+        let acquire = async || partition.acquire().await.expect("a connection");
+        let ours_seen = async || {
+            let use_it = async |held: &mut Connection<Sqlx>| peers::select_one_by(held).await;
+            peers::usable_again(&acquire, use_it).await
+        };
+        let ours_raw = async || {
+            let use_it =
+                async |held: &mut Connection<Sqlx>| peers::select_one_by(&mut **held).await;
+            peers::usable_again(&acquire, use_it).await
+        };
+        let theirs = async || {
+            let acquire = async || pool.acquire().await.expect("a connection");
+            let use_it = async |held: &mut Pooled| peers::select_one_by(&mut **held).await;
+            peers::usable_again(acquire, use_it).await
+        };
+        seen.in_turn(200, ours_seen, theirs).await;
+        raw.in_turn(200, ours_raw, theirs).await;
+        ours.pool.close(Duration::from_secs(5)).await;
+        pool.close().await;
+    }
+    let target = || Target::Ratio(1.0);
+    let peer = "sqlx, no ping";
+    vec![
+        seen.compared("sqlx: usable again, by the executor", peer, target()),
+        raw.compared("sqlx: usable again, by PgConnection", peer, target()),
+    ]
+}
+
 /// As a service does it: from a task on a worker thread.
 async fn in_a_task(url: String) -> Vec<Compared> {
     let measured = tokio::spawn(async move { select_one(&url, "many threads").await });
@@ -359,7 +411,11 @@ fn main() -> ExitCode {
     kept &= show(many.block_on(in_a_task(server.url().to_owned())));
     let url = server.url().to_owned();
     kept &= show(many.block_on(async move {
-        let measured = tokio::spawn(async move { on_sqlx(&url).await });
+        let measured = tokio::spawn(async move {
+            let mut rows = on_sqlx(&url).await;
+            rows.extend(usable_again(&url).await);
+            rows
+        });
         measured.await.expect("no panic")
     }));
     // A caller outside of every worker, such as `main` itself, has its answer while a worker may still be

@@ -11,7 +11,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use deadpool::managed::{Manager, Metrics, RecycleResult, Timeouts};
 use partitioned_pool::config::{
@@ -199,6 +199,19 @@ pub(crate) async fn select_one_sqlx(pool: &sqlx::PgPool) -> i32 {
 pub(crate) async fn select_one_by(executor: impl sqlx::PgExecutor<'_>) -> i32 {
     let one = sqlx::query_scalar("SELECT 1").fetch_one(executor);
     one.await.expect("a row")
+}
+
+/// How long it takes from the drop of a connection that was used until the only slot is held again.
+pub(crate) async fn usable_again<H>(
+    acquire: impl AsyncFn() -> H,
+    use_it: impl AsyncFn(&mut H) -> i32,
+) -> Duration {
+    let mut held = acquire().await;
+    use_it(&mut held).await;
+    let left = Instant::now();
+    drop(held);
+    let _again = acquire().await;
+    left.elapsed()
 }
 
 /// The Postgres of the tests.

@@ -184,6 +184,7 @@ mod tests {
             curves: [Vec::new(), Vec::new()],
             seen: Seen {
                 most: CAPACITY,
+                control: 0,
                 looks: 1_000,
                 longest_gap: ms(8),
             },
