@@ -87,6 +87,19 @@ struct Rounds {
     theirs: Vec<Duration>,
 }
 
+enum Side {
+    Ours,
+    Theirs,
+}
+
+/// Both sides in each turn, and each of them first in every other.
+fn in_turn(rounds: u32) -> impl Iterator<Item = Side> {
+    (0..rounds).flat_map(|turn| match turn % 2 {
+        0 => [Side::Ours, Side::Theirs],
+        _ => [Side::Theirs, Side::Ours],
+    })
+}
+
 impl Rounds {
     /// `rounds` rounds of both sides in turn, of `times` iterations each.
     async fn measure<A: Future, B: Future>(
@@ -95,27 +108,29 @@ impl Rounds {
         mut ours: impl FnMut() -> A,
         mut theirs: impl FnMut() -> B,
     ) {
-        let ours = async || round(times, &mut ours).await;
-        let theirs = async || round(times, &mut theirs).await;
-        self.in_turn(rounds, ours, theirs).await;
+        round(times, &mut ours).await;
+        round(times, &mut theirs).await;
+        for side in in_turn(rounds) {
+            match side {
+                Side::Ours => self.ours.push(round(times, &mut ours).await),
+                Side::Theirs => self.theirs.push(round(times, &mut theirs).await),
+            }
+        }
     }
 
-    /// The same of sides that say themselves how long a round took.
-    async fn in_turn(
+    /// The same of sides that say themselves how long they took.
+    async fn measure_what_they_say(
         &mut self,
         rounds: u32,
-        mut ours: impl AsyncFnMut() -> Duration,
-        mut theirs: impl AsyncFnMut() -> Duration,
+        ours: impl AsyncFn() -> Duration,
+        theirs: impl AsyncFn() -> Duration,
     ) {
         ours().await;
         theirs().await;
-        for turn in 0..rounds {
-            if turn % 2 == 0 {
-                self.ours.push(ours().await);
-                self.theirs.push(theirs().await);
-            } else {
-                self.theirs.push(theirs().await);
-                self.ours.push(ours().await);
+        for side in in_turn(rounds) {
+            match side {
+                Side::Ours => self.ours.push(ours().await),
+                Side::Theirs => self.theirs.push(theirs().await),
             }
         }
     }
@@ -361,8 +376,8 @@ async fn usable_again(url: &str) -> Vec<Compared> {
             let use_it = async |held: &mut Pooled| peers::select_one_by(&mut **held).await;
             peers::usable_again(acquire, use_it).await
         };
-        seen.in_turn(200, ours_seen, theirs).await;
-        raw.in_turn(200, ours_raw, theirs).await;
+        seen.measure_what_they_say(200, ours_seen, theirs).await;
+        raw.measure_what_they_say(200, ours_raw, theirs).await;
         ours.pool.close(Duration::from_secs(5)).await;
         pool.close().await;
     }
@@ -411,13 +426,10 @@ fn main() -> ExitCode {
     kept &= show(many.block_on(in_a_task(server.url().to_owned())));
     let url = server.url().to_owned();
     kept &= show(many.block_on(async move {
-        let measured = tokio::spawn(async move {
-            let mut rows = on_sqlx(&url).await;
-            rows.extend(usable_again(&url).await);
-            rows
-        });
+        let measured = tokio::spawn(async move { on_sqlx(&url).await });
         measured.await.expect("no panic")
     }));
+    kept &= show(one.block_on(usable_again(server.url())));
     // A caller outside of every worker, such as `main` itself, has its answer while a worker may still be
     // polling the connection's task. Until that poll has ended, the backend is not known quiet, and the
     // next query wakes a worker that has gone to sleep.
