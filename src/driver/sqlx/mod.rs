@@ -55,20 +55,38 @@
 //!
 //! # What this driver cannot do, and the other can
 //!
+//! Because sqlx's `PgConnection` does not say or let it:
+//!
 //! - *Several hosts, `target_session_attrs`, `connect_timeout`, keepalive in the URL*: sqlx 0.9 has none of them. The
 //!   partition's `connect_timeout` holds all the same. A host that vanishes is noticed by what waits for an answer only at
 //!   the caller's deadline, and by an idle connection when it is used or validated.
 //! - *An idle connection that the server has closed* is found when it is used: its user has the error. From then on
-//!   all others are asked before they are handed out, once.
+//!   all others are asked before they are handed out, once. So `min_idle` is refilled by use, and not by itself. An idle
+//!   `PgConnection` reads nothing.
+//! - *No round trip on the way back* after everything: see the table above. sqlx keeps the transaction status that every
+//!   answer carries to itself.
 //! - *A COPY that is left half way* costs the connection: sqlx does not count its answers, so it is closed, and its
 //!   slot free when its backend is gone. A `COPY .. FROM STDIN` that was sent as text, without `copy_in_raw`, can only be
 //!   closed after 2 s: the server takes no cancel while it waits for its rows.
-//! - *A connection that is taken away* (`max_hold`, [`close`](crate::PartitionedPool::close)) is ended from the
-//!   server's side. Where the server cannot be reached, its owner hears nothing before it gives up by itself.
+//! - *Requests behind each other* (pipelining): sqlx sends a statement when the last is answered.
 //! - *Who holds* a connection that a partition was given as an `Executor` for is told as a line of this crate: sqlx
 //!   does not pass on who called.
+//! - *`sqlx::Acquire`* for a partition: its `begin` returns sqlx's own `Transaction`, which holds a connection of sqlx's own
+//!   pool or a borrowed one. [`Partition::begin`](crate::Partition::begin) returns ours.
+//!
+//! Because a query is cancelled, and a backend ended and seen to end, over a connection instead of a request of its own:
+//!
+//! - *A transaction pooler in between* is refused when the pool starts.
+//! - *Without a connection to the server, nothing is cancelled.* If the control connection is lost while the
+//!   server, the role or the database is full, whoever leaves costs its connection and its slot until there is room again,
+//!   at most 30 s. A cancel request needs no room.
+//! - *One connection more* counts against the server, the role's `CONNECTION LIMIT` and the database's.
+//! - *A connection that is taken away* (`max_hold`, [`close`](crate::PartitionedPool::close)) is ended from the
+//!   server's side. Where the server cannot be reached, its owner hears nothing before it gives up by itself.
 //! - *A session that was not ended by us but lost its way to the server* can only be ended over the control connection;
 //!   as long as that cannot connect either, it counts as a ghost for 30 s, and no longer.
+//!
+//! Each behaviour that is tested is tested over both drivers, but for these.
 
 mod control;
 mod error;
