@@ -77,6 +77,12 @@ mod sync;
 #[cfg(partitioned_pool_model)]
 #[path = "sync_model.rs"]
 mod sync;
+#[cfg(all(feature = "tls", feature = "tokio-postgres"))]
+#[path = "driver/tokio_postgres/tls.rs"]
+mod tls;
+#[cfg(all(not(feature = "tls"), feature = "tokio-postgres"))]
+#[path = "driver/tokio_postgres/tls_absent.rs"]
+mod tls;
 
 pub use boot::{BootError, Builder, NotInForce};
 pub use driver::Driver;
