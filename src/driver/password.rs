@@ -206,7 +206,8 @@ mod tests {
         });
         let passwords = asked(hangs);
         let began = tokio::time::Instant::now();
-        let mut asking = std::pin::pin!(passwords.ask(&to()));
+        let to = to();
+        let mut asking = std::pin::pin!(passwords.ask(&to));
         assert!(timeout(Duration::from_secs(1), &mut asking).await.is_err());
         assert_eq!(passwords.waited_for(), Some("vault"));
         let late = asking.await.unwrap_err();

@@ -263,7 +263,12 @@ impl Driver for Undressed {
     type Options = ();
 
     fn new(settings: &PartitionSettings, (): &(), _: &[Self]) -> Result<Self, String> {
-        TokioPostgres::new(settings, &(), &[]).map(Self)
+        TokioPostgres::new(
+            settings,
+            &<TokioPostgres as Driver>::Options::default(),
+            &[],
+        )
+        .map(Self)
     }
 
     fn endpoint(&self) -> &Endpoint {

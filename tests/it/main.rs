@@ -15,6 +15,8 @@ mod bulkhead;
 mod cli;
 mod closing;
 mod diagnosing;
+#[cfg(feature = "tls")]
+mod encrypting;
 mod faults;
 mod healing;
 mod holding;
@@ -27,6 +29,7 @@ mod observe;
 #[cfg(feature = "sqlx")]
 mod only_sqlx;
 mod ordinary_path;
+mod passwords;
 mod plan_agreement;
 mod plan_reference;
 mod postgres_source;
@@ -35,3 +38,4 @@ mod sharing;
 mod soak;
 mod support;
 mod two_dependencies;
+mod unencrypted;
