@@ -205,6 +205,7 @@ pub(super) fn endpoint(options: &PgConnectOptions) -> Endpoint {
 #[cfg(test)]
 mod tests {
     use crate::config::{FleetConfig, PartitionConfig, PoolConfig};
+    use crate::driver::parameters_page::{Row, rows};
 
     use super::*;
 
@@ -216,6 +217,33 @@ mod tests {
             &config.resolve().unwrap().partitions[0],
             &Options::default(),
         )
+    }
+
+    #[test]
+    fn each_parameter_of_the_docs_does_what_they_say() {
+        let shown = |options: &PgConnectOptions| format!("{options:?}");
+        let plain = shown(&parsed("postgres://app@db/shop").unwrap());
+        for Row {
+            name,
+            example,
+            on_sqlx,
+            ..
+        } in rows()
+        {
+            match (
+                on_sqlx,
+                parsed(&format!("postgres://app@db/shop?{example}")),
+            ) {
+                ("refused", Err(problem)) => assert!(problem.contains("known are"), "{problem}"),
+                // Without sqlx's TLS.
+                ("taken", Err(problem)) if name == "sslmode" => {
+                    assert!(problem.contains("feature `tls`"), "{problem}");
+                }
+                ("taken", Ok(options)) => assert_ne!(shown(&options), plain, "{name}"),
+                ("left out", Ok(options)) => assert_eq!(shown(&options), plain, "{name}"),
+                (_, found) => panic!("{name}: {found:?}"),
+            }
+        }
     }
 
     #[test]

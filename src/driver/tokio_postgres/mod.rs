@@ -1,4 +1,19 @@
 //! The driver on tokio-postgres, through deadpool-postgres's manager.
+//!
+//! A partition's `url` is read as libpq's users know it: `postgres://..` or `key=value ..`, several hosts, sockets in the
+//! file system, and TLS. `docs/connection-parameters.md` has every parameter and what becomes of it.
+//!
+//! # TLS
+//!
+//! It is spoken by rustls (feature `tls`, on by default). `sslmode` is libpq's: `disable`, `allow`, `prefer` (default),
+//! `require`, `verify-ca`, `verify-full`. What demands TLS never goes without, cancel requests included; use
+//! `verify-full`, since the weaker ones do not know whom they talk to. `sslrootcert` names a file of CAs; without it, those
+//! of the platform are known. Files for TLS may be renewed on disk.
+//!
+//! # Passwords that change
+//!
+//! [`Builder::password_provider`](crate::Builder::password_provider): asked at each connect, for each host, role and
+//! database.
 
 mod cancel;
 mod connect;

@@ -295,6 +295,8 @@ pub(super) fn unreadable() -> String {
 
 #[cfg(test)]
 mod tests {
+    use crate::driver::parameters_page::rows;
+
     use super::*;
 
     fn taken(pairs: &[(&'static str, &str)]) -> Taken {
@@ -302,6 +304,29 @@ mod tests {
             .iter()
             .map(|(key, value)| (*key, (*value).to_owned()))
             .collect()
+    }
+
+    #[test]
+    fn the_docs_tell_the_fate_of_each_parameter_and_of_no_other() {
+        let documented = rows();
+        for (name, fate) in FATES {
+            // tokio-postgres's own name for one of libpq's.
+            if name == "keepalives_retries" {
+                continue;
+            }
+            let row = documented.iter().find(|row| row.name == name);
+            let row = row.unwrap_or_else(|| panic!("{name} is not documented"));
+            let told = row.on_tokio_postgres;
+            let expected = match fate {
+                Driver if name == "application_name" => "left out",
+                Ours if name == "sslcertmode" => "left out",
+                Driver | DriverAs(_) | Ours => "taken",
+                Ignored | Only(..) => "left out",
+                Refused(_) => "refused",
+            };
+            assert_eq!(told, expected, "{name}");
+        }
+        assert_eq!(documented.len(), FATES.len() - 1);
     }
 
     #[test]

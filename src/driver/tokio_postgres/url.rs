@@ -156,14 +156,54 @@ pub(super) fn endpoint(config: &Config) -> Endpoint {
 #[cfg(test)]
 mod tests {
     use crate::config::{FleetConfig, PartitionConfig, PoolConfig};
+    use crate::driver::parameters_page::rows;
 
     use super::*;
 
-    fn parsed(url: &str) -> Result<Config, String> {
+    fn settings(url: &str) -> PartitionSettings {
         let config = PoolConfig::new("shop", url, FleetConfig::new(1, 0))
             .transactional(PartitionConfig::transactional(2))
             .analytical(PartitionConfig::analytical(1));
-        parse(&config.resolve().unwrap().partitions[0]).map(|parsed| parsed.config)
+        config.resolve().unwrap().partitions[0].clone()
+    }
+
+    fn parsed(url: &str) -> Result<Config, String> {
+        parse(&settings(url)).map(|parsed| parsed.config)
+    }
+
+    /// Host, user and database, and these parameters.
+    fn with(example: &str) -> Result<(Config, Ssl), String> {
+        let stated: Vec<_> = example.split('&').filter(|pair| !pair.is_empty()).collect();
+        let name = |pair: &str| pair.split('=').next().unwrap().to_owned();
+        let base = ["host=db", "user=app", "dbname=shop"];
+        let base = base
+            .iter()
+            .filter(|pair| stated.iter().all(|other| name(other) != name(pair)));
+        let pairs: Vec<_> = base.chain(&stated).copied().collect();
+        let parsed = parse(&settings(&pairs.join(" ")))?;
+        Ok((parsed.config, parsed.ssl))
+    }
+
+    #[test]
+    fn each_parameter_of_the_docs_does_what_they_say() {
+        for row in rows() {
+            let (name, example, told) = (row.name, row.example, row.on_tokio_postgres);
+            let others = example
+                .split('&')
+                .filter(|pair| pair.split('=').next() != Some(name));
+            let without = with(&others.collect::<Vec<_>>().join("&"));
+            match (told, with(example), without) {
+                // A certificate and its key come together.
+                ("taken", Ok(found), Err(needed)) => assert!(needed.contains(name), "{found:?}"),
+                ("taken", Ok(found), Ok(without)) => assert_ne!(found, without, "{name}"),
+                ("left out", Ok(found), Ok(without)) if name != "sslcertmode" => {
+                    assert_eq!(found, without, "{name}");
+                }
+                ("left out", Ok(found), Ok(_)) => assert_eq!(found, with("").unwrap(), "{name}"),
+                ("refused", Err(problem), Ok(_)) => assert!(problem.contains(name), "{problem}"),
+                (_, found, _) => panic!("{name}: {found:?}"),
+            }
+        }
     }
 
     #[test]
