@@ -16,6 +16,8 @@ use crate::status::{BudgetStatus, Holder, OldestHolds, Seconds};
 pub enum Phase {
     /// Waiting for a slot.
     Wait,
+    /// Asking the [`PasswordProvider`](crate::driver::PasswordProvider), the first part of opening a connection.
+    Password,
     /// Opening a connection: address, TLS, authentication, session limits.
     Connect,
     /// Checking a connection that was idle for long.
@@ -28,6 +30,7 @@ impl Phase {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Wait => "wait",
+            Self::Password => "password",
             Self::Connect => "connect",
             Self::Validate => "validate",
         }
@@ -257,14 +260,29 @@ impl Failure {
     }
 
     fn is_of_the_network(&self) -> bool {
-        let mut cause = StdError::source(self);
-        while let Some(error) = cause {
-            if error.is::<io::Error>() {
-                return true;
-            }
-            cause = error.source();
+        self.causes().any(|cause| {
+            let of_network = cause.downcast_ref::<io::Error>();
+            of_network.is_some_and(|error| !is_an_answer(error))
+        })
+    }
+
+    /// The password provider that failed, if it was one.
+    #[must_use]
+    pub fn password_provider(&self) -> Option<&str> {
+        let found = self.causes().find_map(|cause| cause.downcast_ref());
+        found.map(NoPassword::provider)
+    }
+
+    /// The part of opening a connection that failed.
+    pub(crate) fn phase(&self) -> Phase {
+        match self.password_provider() {
+            Some(_) => Phase::Password,
+            None => Phase::Connect,
         }
-        false
+    }
+
+    fn causes(&self) -> impl Iterator<Item = &(dyn StdError + 'static)> {
+        std::iter::successors(StdError::source(self), |error| StdError::source(*error))
     }
 
     /// What the owner can do about it, where the SQLSTATE tells.
@@ -272,7 +290,7 @@ impl Failure {
     pub fn advice(&self) -> Option<&'static str> {
         let code = self.sqlstate()?;
         Some(match code {
-            "28P01" => "check the user and the password in the url",
+            "28P01" => "check the user in the url, and the password there or of its provider",
             _ if code.starts_with("28") => "check the user in the url and the server's pg_hba.conf",
             "3D000" => "check the database name in the url",
             "42501" => "grant the role CONNECT on the database",
@@ -280,6 +298,52 @@ impl Failure {
             "57P03" => "the server is starting up: try again shortly",
             _ => return None,
         })
+    }
+}
+
+/// Not the way to the other side failed: it is not what was asked for, and will not be. TLS says so, and certificates.
+fn is_an_answer(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::InvalidData | io::ErrorKind::Unsupported
+    )
+}
+
+/// A [`PasswordProvider`](crate::driver::PasswordProvider) gave no password.
+///
+/// It is the [`source`](StdError::source) of a [`Failure`] whose
+/// [`password_provider`](Failure::password_provider) is its name.
+#[derive(Debug, Error)]
+#[error("the password provider {provider} {what}")]
+pub struct NoPassword {
+    provider: String,
+    what: String,
+    source: Box<dyn StdError + Send + Sync>,
+}
+
+impl NoPassword {
+    /// It failed with an error of its own.
+    pub(crate) fn failed(provider: &str, source: Box<dyn StdError + Send + Sync>) -> Self {
+        Self {
+            provider: provider.to_owned(),
+            what: "failed".to_owned(),
+            source,
+        }
+    }
+
+    /// It did not answer in time.
+    pub(crate) fn late(provider: &str, limit: Duration) -> Self {
+        Self {
+            provider: provider.to_owned(),
+            what: format!("gave no answer within {}", Seconds(limit)),
+            source: Box::new(io::Error::from(io::ErrorKind::TimedOut)),
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn provider(&self) -> &str {
+        &self.provider
     }
 }
 

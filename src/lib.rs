@@ -38,15 +38,16 @@
 //! # What it does not do
 //!
 //! It isolates connections, not the CPU, I/O or locks of a server that partitions share. It never
-//! retries work. On tokio-postgres it speaks no TLS in this version, and refuses a URL that demands it; on sqlx,
-//! TLS is sqlx's.
+//! retries work.
 //!
 //! # Where to look
 //!
 //! [`config`] has every setting and every default with its reason; [`PartitionedPool`],
 //! [`Partition`] and [`Connection`] are what a service uses; [`observe`] is for those who watch it, and
 //! metrics (feature `metrics`) are one way to do so; [`driver`] and [`session`] are for who writes another
-//! driver. There are two: tokio-postgres (the default), and sqlx (feature `sqlx`); their modules say what each costs, and
+//! driver. [`PasswordProvider`](driver::PasswordProvider) is for passwords that change. What a `url` may say, TLS
+//! included, is in `docs/connection-parameters.md`; TLS is the feature `tls`, on by default.
+//! There are two drivers: tokio-postgres (the default), and sqlx (feature `sqlx`); their modules say what each costs, and
 //! cannot do.
 //! [`plan`] has formulas for sizes, a simulator of the same rule, a planner that uses both, and a diagnosis from
 //! figures; the command `partitioned-pool plan` (feature `cli`) runs them over a file.
@@ -77,6 +78,12 @@ mod sync;
 #[cfg(partitioned_pool_model)]
 #[path = "sync_model.rs"]
 mod sync;
+#[cfg(all(feature = "tls", feature = "tokio-postgres"))]
+#[path = "driver/tokio_postgres/tls.rs"]
+mod tls;
+#[cfg(all(not(feature = "tls"), feature = "tokio-postgres"))]
+#[path = "driver/tokio_postgres/tls_absent.rs"]
+mod tls;
 
 pub use boot::{BootError, Builder, NotInForce};
 pub use driver::Driver;

@@ -379,6 +379,7 @@ impl Acquires {
 
 struct ByPhase {
     wait: Counter,
+    password: Counter,
     connect: Counter,
     validate: Counter,
 }
@@ -387,6 +388,7 @@ impl ByPhase {
     fn new(make: impl Fn(Phase) -> Counter) -> Self {
         Self {
             wait: make(Phase::Wait),
+            password: make(Phase::Password),
             connect: make(Phase::Connect),
             validate: make(Phase::Validate),
         }
@@ -395,6 +397,7 @@ impl ByPhase {
     fn of(&self, phase: Phase) -> &Counter {
         match phase {
             Phase::Wait => &self.wait,
+            Phase::Password => &self.password,
             Phase::Connect => &self.connect,
             Phase::Validate => &self.validate,
         }
@@ -405,6 +408,7 @@ struct CreateFailures {
     too_many_connections: Counter,
     server_restarting: Counter,
     refused_login: Counter,
+    password_provider: Counter,
     other: Counter,
 }
 
@@ -415,6 +419,7 @@ impl CreateFailures {
             too_many_connections: failed("too_many_connections"),
             server_restarting: failed("server_restarting"),
             refused_login: failed("refused_login"),
+            password_provider: failed("password_provider"),
             other: failed("other"),
         }
     }
@@ -426,6 +431,8 @@ impl CreateFailures {
             &self.server_restarting
         } else if failure.is_refused_login() {
             &self.refused_login
+        } else if failure.password_provider().is_some() {
+            &self.password_provider
         } else {
             &self.other
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::config::{BootSettings, FleetCheck, PoolConfig, Settings, WhenUnavailable};
-use crate::driver::Driver;
+use crate::driver::{AskForPasswords, Driver, PasswordProvider};
 use crate::error::{AcquireError, Failure};
 use crate::fleet::check::{Sight, Survey, fleet, look};
 use crate::fleet::{FleetReport, assess};
@@ -75,6 +75,20 @@ impl<D: Driver> Builder<D> {
     /// What the driver is told beyond the configuration: see its type. Default: nothing.
     pub fn options(mut self, options: D::Options) -> Self {
         self.options = options;
+        self
+    }
+
+    /// What the driver has been told so far.
+    pub(crate) fn options_mut(&mut self) -> &mut D::Options {
+        &mut self.options
+    }
+
+    /// Has the driver ask for its passwords at each connect, instead of taking that of the `url`.
+    pub fn password_provider(mut self, provider: PasswordProvider) -> Self
+    where
+        D::Options: AskForPasswords,
+    {
+        self.options.ask_for_passwords(provider);
         self
     }
 

@@ -3,6 +3,10 @@
 //! Connections are created and checked through deadpool's [`Manager`]; [`Driver`] adds what a manager
 //! cannot say: whether a backend is quiet, how to make it so, and how to see its end.
 
+#[cfg(test)]
+pub(crate) mod parameters_page;
+mod password;
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -12,6 +16,9 @@ use deadpool::managed::Manager;
 
 use crate::config::PartitionSettings;
 use crate::error::Failure;
+
+pub(crate) use password::Passwords;
+pub use password::{AskForPasswords, Password, PasswordProvider};
 
 /// What is known of a connection's backend, without asking it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +105,11 @@ pub trait Driver: Manager<Type: Send, Error: Send> + Sized + 'static {
 
     /// Where it connects to.
     fn endpoint(&self) -> &Endpoint;
+
+    /// The name of the [`PasswordProvider`] while a connection that is being opened waits for it.
+    fn waits_for_password_of(&self) -> Option<&str> {
+        None
+    }
 
     /// How many connections it keeps open beside those of its partition, to the same server, for its own needs;
     /// what it shares with a sibling is counted by the one that was made first. The fleet check counts them.

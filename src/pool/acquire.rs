@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::admission::{Cause, Figures, Patience, Refusal};
 use crate::bulkhead::{Closed, Request, Waiting};
 use crate::driver::Driver;
-use crate::error::{AcquireError, Phase, Reason, Rejection};
+use crate::error::{AcquireError, Failure, NoPassword, Phase, Reason, Rejection};
 use crate::observe::{Event, Watch};
 use crate::status::CallSite;
 
@@ -237,10 +237,10 @@ impl<D: Driver> Core<D> {
             Ok(Err(Trouble::Closed)) => Err(self.rejection(Reason::Closed, timing.waited)),
             Ok(Err(Trouble::Failed(failure))) => Err(AcquireError::Failed {
                 partition: self.settings.name.clone(),
-                phase: Phase::Connect,
+                phase: failure.phase(),
                 failure,
             }),
-            Err(_elapsed) => Err(self.timed_out(Phase::Connect, timing)),
+            Err(_elapsed) => Err(self.not_connected(timing)),
         }
     }
 
@@ -272,6 +272,24 @@ impl<D: Driver> Core<D> {
             Ok(false) if connection.taken_after().is_some() => Err(self.timed_out(phase, timing)),
             Ok(false) => Ok(Err(connection.into_slot())),
             Err(_elapsed) => Err(self.timed_out(phase, timing)),
+        }
+    }
+
+    /// No connection was opened in time: it waits for its password, or has got further.
+    fn not_connected(&self, timing: &Timing) -> AcquireError {
+        let Some(provider) = self.driver.waits_for_password_of() else {
+            return self.timed_out(Phase::Connect, timing);
+        };
+        let asked = timing.started.elapsed().saturating_sub(timing.waited);
+        let late = Failure::new(None, NoPassword::late(provider, asked));
+        let trouble = self.bulkhead.with_stock(|s| s.trouble(self.class));
+        let trouble = trouble.filter(|failure| failure.password_provider().is_some());
+        AcquireError::TimedOut {
+            partition: self.settings.name.clone(),
+            phase: Phase::Password,
+            limit: timing.limit(),
+            waited: timing.waited,
+            failure: trouble.or(Some(late)),
         }
     }
 

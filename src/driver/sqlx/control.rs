@@ -22,6 +22,7 @@ use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
+use super::options::Login;
 use super::text;
 
 /// How long one question may take, connecting and waiting for others included.
@@ -71,7 +72,7 @@ impl Backend {
 
 /// What the partitions of one server and role share.
 pub(super) struct Control {
-    options: PgConnectOptions,
+    login: Login,
     line: Mutex<Option<PgConnection>>,
     /// How often a connection was found lost that nobody had ended.
     losses: AtomicU64,
@@ -120,11 +121,14 @@ impl Drop for Knife {
 
 impl Control {
     /// Connects to nothing yet.
-    pub(super) fn new(options: PgConnectOptions, service: &str) -> Self {
-        Self {
-            options: options
+    pub(super) fn new(login: Login, service: &str) -> Self {
+        let as_control = |options: PgConnectOptions| {
+            options
                 .application_name(&name(service))
-                .disable_statement_logging(),
+                .disable_statement_logging()
+        };
+        Self {
+            login: login.with(as_control),
             line: Mutex::new(None),
             losses: AtomicU64::new(0),
             round_trip: AtomicU64::new(u64::MAX),
@@ -190,7 +194,11 @@ impl Control {
     }
 
     async fn connect(&self) -> Result<PgConnection, Error> {
-        let mut connection = self.options.connect().await?;
+        let connected = self.login.connect().await;
+        let mut connection = connected.map_err(|error| match error {
+            super::Error::Sqlx(error) => error,
+            other => Error::Configuration(Box::new(other)),
+        })?;
         raw_sql(DRESS).execute(&mut connection).await?;
         Ok(connection)
     }

@@ -18,6 +18,12 @@ pub enum ExternalPoolError {
         /// Its name.
         name: String,
     },
+    /// Its password would have to be asked for at each connect, which a `PgPool` cannot do.
+    #[error("the pool {name} cannot ask a password provider: a PgPool has one password for good")]
+    PasswordProvider {
+        /// Its name.
+        name: String,
+    },
     /// It is declared to connect as another role, or to another database, than the partition does.
     #[error("the pool {name} is declared for {declared}, and the partition leads to {found}")]
     Elsewhere {
@@ -74,6 +80,10 @@ impl PartitionedPool<Sqlx> {
             let name = name.to_owned();
             return Err(ExternalPoolError::Undeclared { name });
         };
+        if like.driver().login.passwords.are_asked_for() {
+            let name = name.to_owned();
+            return Err(ExternalPoolError::PasswordProvider { name });
+        }
         let endpoint = like.endpoint();
         for (declared, found) in [
             (&declared.role, &endpoint.user),
@@ -95,7 +105,7 @@ fn lazy(name: &str, size: u32, like: &Partition<Sqlx>) -> PgPool {
     let mut settings = like.settings().clone();
     settings.application_name = format!("{}/{name}", service(&settings));
     settings.application_name.truncate(63);
-    let options = like.driver().options.clone();
+    let options = like.driver().login.options.clone();
     let options = options.application_name(&settings.application_name);
     PgPoolOptions::new()
         .max_connections(size)

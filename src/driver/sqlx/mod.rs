@@ -57,6 +57,8 @@
 //!
 //! Because sqlx's `PgConnection` does not say or let it:
 //!
+//! - *A password provider that takes its time*: the control connection has a second for all of it. Where it cannot be
+//!   had, what a caller left running is closed instead of cancelled.
 //! - *Several hosts, `target_session_attrs`, `connect_timeout`, keepalive in the URL*: sqlx 0.9 has none of them. The
 //!   partition's `connect_timeout` holds all the same. A host that vanishes is noticed by what waits for an answer only at
 //!   the caller's deadline, and by an idle connection when it is used or validated.
@@ -101,21 +103,20 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ::sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
-use ::sqlx::{
-    AssertSqlSafe, ConnectOptions as _, Connection as _, Row as _, ValueRef as _, raw_sql,
-};
+use ::sqlx::postgres::{PgConnection, PgRow};
+use ::sqlx::{AssertSqlSafe, Connection as _, Row as _, ValueRef as _, raw_sql};
 use deadpool::managed::{Manager, Metrics, RecycleError, RecycleResult};
 use tokio::sync::OnceCell;
 
 use crate::config::PartitionSettings;
 use crate::driver::{Driver, End, Endpoint, Leash, Readiness, Rows};
-use crate::error::Failure;
+use crate::error::{Failure, NoPassword};
 use crate::session::dress;
 
 use control::{Backend, Control};
 pub use error::acquire_error;
 pub use external::ExternalPoolError;
+use options::Login;
 pub use options::Options;
 pub use session::Session;
 pub use transaction::Transaction;
@@ -126,12 +127,12 @@ pub use ::sqlx;
 /// The driver for [`PartitionedPool`](crate::PartitionedPool) on sqlx.
 ///
 /// The guard of a connection derefs to sqlx's [`PgConnection`]. See the [module](self) for what a return costs, and
-/// for what this driver cannot do. TLS, sockets and the statement cache are what the `url` says, in sqlx's words; for TLS
-/// a service switches on one of sqlx's `tls-..` features. For what a URL cannot say, there is
+/// for what this driver cannot do. TLS, sockets and the statement cache are what the `url` says, in sqlx's words. The
+/// feature `tls` switches sqlx's rustls on, with the platform's CAs; a service that wants another of sqlx's ways to do TLS
+/// leaves it out, and switches on one of sqlx's `tls-..` features. Without any, a `url` that demands TLS is refused. For what a URL cannot say, there is
 /// [`Builder::connect_options`](crate::Builder::connect_options).
 pub struct Sqlx {
-    options: PgConnectOptions,
-    endpoint: Endpoint,
+    login: Login,
     settings: PartitionSettings,
     control: Arc<Control>,
     /// Whether it was the first of those that share the control connection.
@@ -142,7 +143,7 @@ pub struct Sqlx {
 impl fmt::Debug for Sqlx {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sqlx")
-            .field("endpoint", &self.endpoint)
+            .field("endpoint", self.login.endpoint())
             .field("control", &self.control)
             .finish_non_exhaustive()
     }
@@ -155,6 +156,9 @@ pub enum Error {
     /// What sqlx reported.
     #[error(transparent)]
     Sqlx(#[from] ::sqlx::Error),
+    /// The [`PasswordProvider`](crate::driver::PasswordProvider) gave no password.
+    #[error(transparent)]
+    NoPassword(#[from] NoPassword),
     /// Queries could not be cancelled: the backend of a connection is not one of its own, or not to be seen by another
     /// connection to the same address.
     #[error(
@@ -212,7 +216,7 @@ impl Manager for Sqlx {
 
     async fn create(&self) -> Result<Session, Error> {
         // The first to come opens the control connection beside its own.
-        let (opened, ()) = tokio::join!(self.options.connect(), async {
+        let (opened, ()) = tokio::join!(self.login.connect(), async {
             if !self.vouched.initialized() {
                 self.control.open().await;
             }
@@ -248,20 +252,20 @@ impl Driver for Sqlx {
         options: &Options,
         siblings: &[Self],
     ) -> Result<Self, String> {
-        let options = options::parse(settings, options)?;
-        let endpoint = options::endpoint(&options);
-        let shares = |one: &&Self| {
-            (&one.endpoint.hosts, &one.endpoint.user) == (&endpoint.hosts, &endpoint.user)
+        let login = Login::new(settings, options)?;
+        let server = |login: &Login| {
+            let Endpoint { hosts, user, .. } = login.endpoint();
+            (hosts.clone(), user.clone())
         };
+        let shares = |one: &&Self| server(&one.login) == server(&login);
         let shared = siblings.iter().find(shares);
         let control = match shared {
             Some(sibling) => Arc::clone(&sibling.control),
-            None => Arc::new(Control::new(options.clone(), service(settings))),
+            None => Arc::new(Control::new(login.clone(), service(settings))),
         };
         Ok(Self {
             owns_control: shared.is_none(),
-            options,
-            endpoint,
+            login,
             settings: settings.clone(),
             control,
             vouched: OnceCell::new(),
@@ -269,7 +273,11 @@ impl Driver for Sqlx {
     }
 
     fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
+        self.login.endpoint()
+    }
+
+    fn waits_for_password_of(&self) -> Option<&str> {
+        self.login.passwords.waited_for()
     }
 
     fn control_connections(&self) -> u32 {
@@ -335,6 +343,7 @@ impl Driver for Sqlx {
             }
             Error::Sqlx(::sqlx::Error::Io(error)) => Failure::new(None, error),
             Error::Sqlx(error) => Failure::new(None, error),
+            Error::NoPassword(error) => Failure::new(None, error),
             other => Failure::new(None, other),
         }
     }

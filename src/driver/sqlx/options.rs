@@ -3,23 +3,77 @@
 use std::fmt;
 use std::sync::Arc;
 
-use ::sqlx::postgres::PgConnectOptions;
+use ::sqlx::ConnectOptions as _;
+use ::sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
 
 use crate::boot::Builder;
 use crate::config::PartitionSettings;
-use crate::driver::Endpoint;
+use crate::driver::{AskForPasswords, Endpoint, PasswordProvider, Passwords};
 
-use super::Sqlx;
+use super::{Error, Sqlx};
 
 type Change = dyn Fn(PgConnectOptions) -> PgConnectOptions + Send + Sync;
 
-/// What is said of connections beyond their `url`: see [`Builder::connect_options`].
+/// What is said of connections beyond their `url`: see [`Builder::connect_options`] and
+/// [`Builder::password_provider`].
 #[derive(Clone, Default)]
-pub struct Options(Option<Arc<Change>>);
+pub struct Options {
+    change: Option<Arc<Change>>,
+    passwords: Option<PasswordProvider>,
+}
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Options").field(&self.0.is_some()).finish()
+        f.debug_struct("Options")
+            .field("changes", &self.change.is_some())
+            .field("passwords", &self.passwords)
+            .finish()
+    }
+}
+
+impl AskForPasswords for Options {
+    fn ask_for_passwords(&mut self, provider: PasswordProvider) {
+        self.passwords = Some(provider);
+    }
+}
+
+/// How a connection is opened: what sqlx is told, and a password that is asked for each time.
+#[derive(Clone)]
+pub(super) struct Login {
+    pub(super) options: PgConnectOptions,
+    endpoint: Endpoint,
+    pub(super) passwords: Arc<Passwords>,
+}
+
+impl Login {
+    pub(super) fn new(settings: &PartitionSettings, options: &Options) -> Result<Self, String> {
+        let connect = parse(settings, options)?;
+        let provider = options.passwords.clone();
+        Ok(Self {
+            endpoint: endpoint(&connect),
+            options: connect,
+            passwords: Arc::new(Passwords::new(provider, settings.connect_timeout)),
+        })
+    }
+
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// The same, with other options.
+    pub(super) fn with(self, change: impl FnOnce(PgConnectOptions) -> PgConnectOptions) -> Self {
+        let options = change(self.options);
+        Self { options, ..self }
+    }
+
+    pub(super) async fn connect(&self) -> Result<PgConnection, Error> {
+        match self.passwords.ask(&self.endpoint).await? {
+            None => Ok(self.options.connect().await?),
+            Some(password) => {
+                let options = self.options.clone().password(password.expose());
+                Ok(options.connect().await?)
+            }
+        }
     }
 }
 
@@ -43,10 +97,11 @@ impl Builder<Sqlx> {
     /// }
     /// ```
     pub fn connect_options(
-        self,
+        mut self,
         change: impl Fn(PgConnectOptions) -> PgConnectOptions + Send + Sync + 'static,
     ) -> Self {
-        self.options(Options(Some(Arc::new(change))))
+        self.options_mut().change = Some(Arc::new(change));
+        self
     }
 }
 
@@ -105,11 +160,25 @@ pub(super) fn parse(
         percent-encoded"
             .to_owned()
     })?;
-    let changed = match &options.0 {
+    let changed = match &options.change {
         Some(change) => change(parsed),
         None => parsed,
     };
+    refuse_without_tls(&changed)?;
     Ok(changed.application_name(&settings.application_name))
+}
+
+/// sqlx would say so as well, but only when it connects.
+fn refuse_without_tls(options: &PgConnectOptions) -> Result<(), String> {
+    use PgSslMode::{Require, VerifyCa, VerifyFull};
+    let demanded = matches!(options.get_ssl_mode(), Require | VerifyCa | VerifyFull);
+    if demanded && options.get_socket().is_none() && !::sqlx_core::net::tls::available() {
+        return Err(
+            "demands TLS, which this build of sqlx does not speak: switch on the feature `tls` of partitioned-pool,             or one of sqlx's own"
+                .to_owned(),
+        );
+    }
+    Ok(())
 }
 
 fn is_known(parameter: &str) -> bool {
@@ -136,6 +205,7 @@ pub(super) fn endpoint(options: &PgConnectOptions) -> Endpoint {
 #[cfg(test)]
 mod tests {
     use crate::config::{FleetConfig, PartitionConfig, PoolConfig};
+    use crate::driver::parameters_page::{Row, rows};
 
     use super::*;
 
@@ -147,6 +217,33 @@ mod tests {
             &config.resolve().unwrap().partitions[0],
             &Options::default(),
         )
+    }
+
+    #[test]
+    fn each_parameter_of_the_docs_does_what_they_say() {
+        let shown = |options: &PgConnectOptions| format!("{options:?}");
+        let plain = shown(&parsed("postgres://app@db/shop").unwrap());
+        for Row {
+            name,
+            example,
+            on_sqlx,
+            ..
+        } in rows()
+        {
+            match (
+                on_sqlx,
+                parsed(&format!("postgres://app@db/shop?{example}")),
+            ) {
+                ("refused", Err(problem)) => assert!(problem.contains("known are"), "{problem}"),
+                // Without sqlx's TLS.
+                ("taken", Err(problem)) if name == "sslmode" => {
+                    assert!(problem.contains("feature `tls`"), "{problem}");
+                }
+                ("taken", Ok(options)) => assert_ne!(shown(&options), plain, "{name}"),
+                ("left out", Ok(options)) => assert_eq!(shown(&options), plain, "{name}"),
+                (_, found) => panic!("{name}: {found:?}"),
+            }
+        }
     }
 
     #[test]

@@ -3,9 +3,11 @@
 //! A cancel request that arrives late kills the next query of the connection. The server closes the
 //! request's socket once it has sent the signal, so a cancel is over only when that socket was read
 //! to its end: [`Lingering`] makes "shut down" mean just that.
+//!
+//! It carries the key to the session, so it takes the way that its connection took: if that is encrypted it is, by the
+//! same rules, or it is not sent.
 
-use std::convert::Infallible;
-use std::future::{Ready, ready};
+use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready as task_ready};
@@ -16,13 +18,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 
 use super::connect::{Failed, Route};
+use super::line::{Line, Way};
 
 /// Sends one cancel request and returns when the server has dealt with it.
 ///
 /// After an error nothing is known: the request may still be on its way.
 pub(super) async fn cancel(token: &CancelToken, route: &Route) -> Result<(), Failed> {
     match route {
-        Route::Tcp => token.cancel_query(LingeringConnector).await?,
+        Route::Tcp(way) => token.cancel_query(LingeringConnector(way.clone())).await?,
         Route::Unix(path) => {
             let stream = Lingering(UnixStream::connect(path).await?);
             token.cancel_query_raw(stream, NoTls).await?;
@@ -80,25 +83,28 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Lingering<S> {
     }
 }
 
-/// The "TLS" connector of a cancel request over TCP: plain, and lingering.
-struct LingeringConnector;
+/// The "TLS" connector of a cancel request over TCP: as its connection, and lingering.
+struct LingeringConnector(Way);
 
 impl MakeTlsConnect<Socket> for LingeringConnector {
-    type Stream = Lingering<Socket>;
-    type TlsConnect = Self;
-    type Error = Infallible;
+    type Stream = Lingering<Line<Socket>>;
+    type TlsConnect = LingeringOne;
+    type Error = io::Error;
 
-    fn make_tls_connect(&mut self, _: &str) -> Result<Self, Infallible> {
-        Ok(Self)
+    fn make_tls_connect(&mut self, host: &str) -> io::Result<LingeringOne> {
+        Ok(LingeringOne(self.0.clone(), host.to_owned()))
     }
 }
 
-impl TlsConnect<Socket> for LingeringConnector {
-    type Stream = Lingering<Socket>;
-    type Error = Infallible;
-    type Future = Ready<Result<Lingering<Socket>, Infallible>>;
+struct LingeringOne(Way, String);
 
-    fn connect(self, stream: Socket) -> Self::Future {
-        ready(Ok(Lingering(stream)))
+impl TlsConnect<Socket> for LingeringOne {
+    type Stream = Lingering<Line<Socket>>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Lingering<Line<Socket>>>> + Send>>;
+
+    fn connect(self, socket: Socket) -> Self::Future {
+        let Self(way, host) = self;
+        Box::pin(async move { Ok(Lingering(Line::over(socket, &host, &way).await?)) })
     }
 }

@@ -1,27 +1,34 @@
 //! Opening a connection that can be watched, without losing what `tokio_postgres::Config` offers.
 //!
-//! `Config::connect` walks the hosts, sets timeouts and keepalive, and checks
+//! `Config::connect` tries the addresses of a host, sets timeouts and keepalive, and checks
 //! `target_session_attrs`, but hands its stream to nobody, unless TLS is asked for directly: then the
-//! connector is given the raw socket. [`TapConnector`] is such a "TLS" connector that wraps the
-//! socket in a [`Tap`] and speaks plain. Sockets in the file system have no host name for TLS, so
-//! they are opened here.
+//! connector is given the raw socket. [`TapConnector`] is such a "TLS" connector: it makes a [`Line`] of the socket,
+//! which is encrypted or not, and puts a [`Tap`] on top, which sees the messages as they are. Sockets in the file
+//! system have no host name for TLS, so they are opened here.
 
-use std::convert::Infallible;
-use std::future::{Ready, ready};
+use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ::tokio_postgres::config::{
     Host, LoadBalanceHosts, SslMode, SslNegotiation, TargetSessionAttrs,
 };
+use ::tokio_postgres::error::SqlState;
 use ::tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, NoTls, TlsConnect, TlsStream};
 use ::tokio_postgres::{Client, Config, Connection, Error, SimpleQueryMessage, Socket};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
-use super::watch::{Tap, Watch, Watched, Wire};
+use crate::error::NoPassword;
+use crate::tls::Tls;
+
+use super::line::{Line, Way};
+use super::ssl;
+use super::watch::{Tap, Watch, Watched};
 
 /// An open connection, with what is known of it.
 pub(super) struct Opened {
@@ -32,30 +39,62 @@ pub(super) struct Opened {
     pub(super) route: Route,
 }
 
-/// The way that a cancel request has to take.
+/// The way that a cancel request has to take: that of its connection.
 #[derive(Clone, Debug)]
 pub(super) enum Route {
-    Tcp,
+    Tcp(Way),
     Unix(PathBuf),
 }
 
-/// Opens a connection to the first host that will have us, in the order that the URL asks for.
-pub(super) async fn open(config: &Config) -> Result<Opened, Failed> {
-    if !config.get_hosts().iter().any(is_unix) {
-        return open_tcp(config).await;
+/// How TLS is gone about, try by try.
+#[derive(Clone, Debug)]
+pub(super) struct Security {
+    mode: ssl::SslMode,
+    tls: Option<Tls>,
+}
+
+impl Security {
+    pub(super) fn new(mode: ssl::SslMode, tls: Option<Tls>) -> Self {
+        Self { mode, tls }
     }
+
+    /// The first way, and the one to try when it fails by how it goes about TLS.
+    fn ways(&self) -> (Way, Option<Way>) {
+        use ssl::SslMode::{Allow, Prefer};
+        match (self.mode, self.tls.clone()) {
+            (_, None) => (Way::Plain, None),
+            (Allow, Some(tls)) => (Way::Plain, Some(Way::Encrypted(tls))),
+            (Prefer, Some(tls)) => (Way::Offered(tls), Some(Way::Plain)),
+            (_, Some(tls)) => (Way::Encrypted(tls), None),
+        }
+    }
+}
+
+/// Opens a connection to the first host that will have us, in the order that the URL asks for. A host that keeps us
+/// waiting has its share of the time, in which its address, TLS and authentication must be done; the last one has
+/// what is left.
+pub(super) async fn open(config: &Config, security: &Security) -> Result<Opened, Failed> {
     let mut order: Vec<usize> = (0..config.get_hosts().len()).collect();
     if config.get_load_balance_hosts() == LoadBalanceHosts::Random {
         fastrand::shuffle(&mut order);
     }
-    let mut last = None;
-    for host in order {
-        match open_one(config, host).await {
-            Ok(opened) => return Ok(opened),
-            Err(error) => last = Some(error),
+    let (last, others) = order.split_last().ok_or_else(nowhere)?;
+    for host in others {
+        let opening = open_one(config, security, *host);
+        let opened = match config.get_connect_timeout() {
+            Some(limit) => timeout(*limit, opening).await,
+            None => Ok(opening.await),
+        };
+        match opened.map_err(|elapsed| Failed::Io(elapsed.into())) {
+            Ok(Ok(opened)) => return Ok(opened),
+            Ok(Err(error)) | Err(error) => tracing::debug!(%error, "trying the next host"),
         }
     }
-    Err(last.unwrap_or_else(|| Failed::Io(io::Error::other("the url names no host"))))
+    open_one(config, security, *last).await
+}
+
+fn nowhere() -> Failed {
+    Failed::Io(io::Error::other("the url names no host"))
 }
 
 /// Why no connection could be opened.
@@ -65,13 +104,18 @@ pub(super) enum Failed {
     Driver(#[from] Error),
     #[error(transparent)]
     Io(#[from] io::Error),
+    #[error(transparent)]
+    NoPassword(#[from] NoPassword),
+    /// The second try is what it came to.
+    #[error("{second}; before that, {first}")]
+    BothWays {
+        first: Box<Failed>,
+        #[source]
+        second: Error,
+    },
 }
 
-fn is_unix(host: &Host) -> bool {
-    matches!(host, Host::Unix(_))
-}
-
-async fn open_one(config: &Config, at: usize) -> Result<Opened, Failed> {
+async fn open_one(config: &Config, security: &Security, at: usize) -> Result<Opened, Failed> {
     let ports = config.get_ports();
     let port = ports.get(at).or(ports.first()).copied().unwrap_or(5432);
     match &config.get_hosts()[at] {
@@ -79,31 +123,80 @@ async fn open_one(config: &Config, at: usize) -> Result<Opened, Failed> {
             let path = directory.join(format!(".s.PGSQL.{port}"));
             open_unix(config, &path).await
         }
-        Host::Tcp(name) => open_tcp(&only(config, at, name, port)).await,
+        Host::Tcp(name) => open_tcp(&only(config, at, name, port), security).await,
+    }
+}
+
+/// Opens over TCP, in one way or the other.
+async fn open_tcp(config: &Config, security: &Security) -> Result<Opened, Failed> {
+    let (way, other) = security.ways();
+    let (first, other) = match (open_by(config, &way).await, other) {
+        (Ok(opened), _) => return Ok(opened),
+        (Err(tried), Some(other)) if tried.may_do_otherwise(&way) => (tried.error, other),
+        (Err(tried), _) => return Err(tried.error.into()),
+    };
+    if let Way::Offered(tls) = &way {
+        tls.tell_once(|| {
+            tracing::warn!(error = %causes(&first), "going without TLS, as sslmode=prefer allows");
+        });
+    }
+    let second = open_by(config, &other).await;
+    second.map_err(|tried| Failed::BothWays {
+        first: Box::new(first.into()),
+        second: tried.error,
+    })
+}
+
+/// A try that came to nothing.
+struct Tried {
+    error: Error,
+    /// How far it came.
+    seen: Seen,
+}
+
+impl Tried {
+    /// Whether the other way may do: TLS did not come about, or the server lets nobody in that way. A wrong password
+    /// is not sent again.
+    fn may_do_otherwise(&self, way: &Way) -> bool {
+        let not_so = self.error.code() == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION);
+        match way {
+            Way::Offered(_) => self.seen.handshake_failed || (self.seen.is_encrypted && not_so),
+            Way::Plain | Way::Encrypted(_) => not_so,
+        }
     }
 }
 
 /// Opens over TCP, by the driver's own way.
-async fn open_tcp(config: &Config) -> Result<Opened, Failed> {
+async fn open_by(config: &Config, way: &Way) -> Result<Opened, Tried> {
     let mut config = config.clone();
     config
         .ssl_mode(SslMode::Require)
         .ssl_negotiation(SslNegotiation::Direct);
-    let connector = TapConnector::default();
-    let (client, connection) = config.connect(connector.clone()).await?;
-    Ok(Opened::start(
-        client,
-        connection,
-        connector.tapped(),
-        Route::Tcp,
-    ))
+    let connector = TapConnector::new(way.clone());
+    let connected = config.connect(connector.clone()).await;
+    let seen = connector.seen();
+    match connected {
+        Ok((client, connection)) => {
+            let route = Route::Tcp(way.again(seen.is_encrypted));
+            Ok(Opened::start(client, connection, seen.watch, route))
+        }
+        Err(error) => Err(Tried { error, seen }),
+    }
+}
+
+/// An error of the driver with what it came from.
+fn causes(error: &Error) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
 }
 
 /// Opens over a socket in the file system.
 async fn open_unix(config: &Config, path: &Path) -> Result<Opened, Failed> {
     let connecting = UnixStream::connect(path);
     let connected = match config.get_connect_timeout() {
-        Some(limit) => tokio::time::timeout(*limit, connecting).await,
+        Some(limit) => timeout(*limit, connecting).await,
         None => Ok(connecting.await),
     };
     let stream = connected.unwrap_or_else(|elapsed| Err(elapsed.into()));
@@ -205,47 +298,82 @@ impl Opened {
     }
 }
 
-/// A "TLS" connector that taps the socket and speaks plain.
+/// What is known of the socket that was given last: the one that is in use once connecting is done.
 #[derive(Clone, Debug, Default)]
+struct Seen {
+    watch: Arc<Watch>,
+    is_encrypted: bool,
+    handshake_failed: bool,
+}
+
+/// A "TLS" connector that makes a line of the socket and taps it.
+#[derive(Clone, Debug)]
 struct TapConnector {
-    /// What watches the socket that was tapped last: the one that is in use once connecting is done.
-    watch: Arc<Mutex<Arc<Watch>>>,
+    way: Way,
+    seen: Arc<Mutex<Seen>>,
 }
 
 impl TapConnector {
-    fn tapped(&self) -> Arc<Watch> {
-        let watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&watch)
+    fn new(way: Way) -> Self {
+        let seen = Arc::default();
+        Self { way, seen }
+    }
+
+    fn seen(&self) -> Seen {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.clone()
+    }
+
+    fn see(&self, seen: Seen) {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
     }
 }
 
 impl MakeTlsConnect<Socket> for TapConnector {
-    type Stream = Tap<Socket>;
+    type Stream = Tap<Line<Socket>>;
     type TlsConnect = TapOne;
-    type Error = Infallible;
+    type Error = io::Error;
 
-    fn make_tls_connect(&mut self, _: &str) -> Result<TapOne, Infallible> {
-        let fresh = Arc::new(Watch::default());
-        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        watch.clone_from(&fresh);
-        Ok(TapOne(fresh))
+    fn make_tls_connect(&mut self, host: &str) -> io::Result<TapOne> {
+        self.see(Seen::default());
+        Ok(TapOne {
+            connector: self.clone(),
+            host: host.to_owned(),
+        })
     }
 }
 
-struct TapOne(Arc<Watch>);
+struct TapOne {
+    connector: TapConnector,
+    host: String,
+}
 
 impl TlsConnect<Socket> for TapOne {
-    type Stream = Tap<Socket>;
-    type Error = Infallible;
-    type Future = Ready<Result<Tap<Socket>, Infallible>>;
+    type Stream = Tap<Line<Socket>>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Tap<Line<Socket>>>> + Send>>;
 
-    fn connect(self, stream: Socket) -> Self::Future {
-        ready(Ok(Tap::new(stream, self.0)))
+    fn connect(self, socket: Socket) -> Self::Future {
+        let Self { connector, host } = self;
+        Box::pin(async move {
+            let line = Line::over(socket, &host, &connector.way).await;
+            let seen = Seen {
+                watch: Arc::default(),
+                is_encrypted: line.as_ref().is_ok_and(Line::is_encrypted),
+                handshake_failed: line.is_err(),
+            };
+            let tap = line.map(|line| Tap::new(line, Arc::clone(&seen.watch)));
+            connector.see(seen);
+            tap
+        })
     }
 }
 
-impl<S: Wire> TlsStream for Tap<S> {
+impl TlsStream for Tap<Line<Socket>> {
     fn channel_binding(&self) -> ChannelBinding {
-        ChannelBinding::none()
+        match self.stream_ref().end_point() {
+            Some(end_point) => ChannelBinding::tls_server_end_point(end_point),
+            None => ChannelBinding::none(),
+        }
     }
 }

@@ -1,9 +1,27 @@
 //! The driver on tokio-postgres, through deadpool-postgres's manager.
+//!
+//! A partition's `url` is read as libpq's users know it: `postgres://..` or `key=value ..`, several hosts, sockets in the
+//! file system, and TLS. `docs/connection-parameters.md` has every parameter and what becomes of it.
+//!
+//! # TLS
+//!
+//! It is spoken by rustls (feature `tls`, on by default). `sslmode` is libpq's: `disable`, `allow`, `prefer` (default),
+//! `require`, `verify-ca`, `verify-full`. What demands TLS never goes without, cancel requests included; use
+//! `verify-full`, since the weaker ones do not know whom they talk to. `sslrootcert` names a file of CAs; without it, those
+//! of the platform are known. Files for TLS may be renewed on disk.
+//!
+//! # Passwords that change
+//!
+//! [`Builder::password_provider`](crate::Builder::password_provider): asked at each connect, for each host, role and
+//! database.
 
 mod cancel;
 mod connect;
+mod line;
+mod parameters;
 mod session;
 mod settle;
+pub(crate) mod ssl;
 mod url;
 mod watch;
 mod wire;
@@ -20,12 +38,17 @@ use deadpool_postgres::{ClientWrapper, Connect, ManagerConfig, RecyclingMethod};
 use tokio::task::JoinHandle;
 
 use crate::config::PartitionSettings;
-use crate::driver::{Driver, End, Endpoint, Leash, Readiness, Rows};
-use crate::error::Failure;
+use crate::driver::{
+    AskForPasswords, Driver, End, Endpoint, Leash, PasswordProvider, Passwords, Readiness, Rows,
+};
+use crate::error::{Failure, NoPassword};
 use crate::session::{dress, version_num};
+use crate::tls::Tls;
 
-use connect::Failed;
+use connect::{Failed, Security};
 pub use session::Session;
+use ssl::Ssl;
+use url::Parsed;
 
 /// The crates whose types a service meets here, in the versions that this crate is built on.
 pub use {::deadpool_postgres, ::tokio_postgres};
@@ -33,11 +56,12 @@ pub use {::deadpool_postgres, ::tokio_postgres};
 /// The driver for [`PartitionedPool`](crate::PartitionedPool) on tokio-postgres.
 ///
 /// The guard of a connection derefs to deadpool-postgres's [`ClientWrapper`]: `query`, `execute`,
-/// `transaction`, `prepare_cached` and all the rest. Connections are plain in this version: a `url`
-/// that demands TLS (`sslmode=require`) is refused when the pool is built, one that prefers it goes
-/// without.
+/// `transaction`, `prepare_cached` and all the rest. See the [module](self) for what a `url` may say.
 pub struct TokioPostgres {
     config: Config,
+    ssl: Ssl,
+    security: Security,
+    passwords: Passwords,
     endpoint: Endpoint,
     settings: PartitionSettings,
     manager: deadpool_postgres::Manager,
@@ -51,10 +75,28 @@ impl fmt::Debug for TokioPostgres {
     }
 }
 
+/// What this driver may be told beyond the configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    passwords: Option<PasswordProvider>,
+}
+
+impl AskForPasswords for Options {
+    fn ask_for_passwords(&mut self, provider: PasswordProvider) {
+        self.passwords = Some(provider);
+    }
+}
+
 /// Why a connection could not be opened or checked.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct Error(#[from] Failed);
+
+impl From<NoPassword> for Error {
+    fn from(error: NoPassword) -> Self {
+        Self(error.into())
+    }
+}
 
 impl From<DriverError> for Error {
     fn from(error: DriverError) -> Self {
@@ -86,7 +128,14 @@ impl Manager for TokioPostgres {
     type Error = Error;
 
     async fn create(&self) -> Result<Session, Error> {
-        let opened = connect::open(&self.config).await?;
+        let opened = match self.passwords.ask(&self.endpoint).await? {
+            None => connect::open(&self.config, &self.security).await?,
+            Some(password) => {
+                let mut config = self.config.clone();
+                config.password(password.expose());
+                connect::open(&config, &self.security).await?
+            }
+        };
         // The wrapper aborts the task it is given when it is dropped. It must not be ours.
         let landed = Cell::new(Some((opened.client, tokio::spawn(async {}))));
         let mut wrapper = LANDED.scope(landed, self.manager.create()).await?;
@@ -120,18 +169,21 @@ impl Manager for TokioPostgres {
 
 impl Driver for TokioPostgres {
     type Client = ClientWrapper;
-    type Options = ();
+    type Options = Options;
 
-    fn new(settings: &PartitionSettings, (): &(), _: &[Self]) -> Result<Self, String> {
-        let config = url::parse(settings)?;
+    fn new(settings: &PartitionSettings, options: &Options, _: &[Self]) -> Result<Self, String> {
+        let Parsed { config, ssl } = url::parse(settings)?;
         let check = ManagerConfig {
             recycling_method: RecyclingMethod::Verified,
         };
         Ok(Self {
             endpoint: url::endpoint(&config),
             manager: deadpool_postgres::Manager::from_connect(config.clone(), Landed, check),
+            security: Security::new(ssl.mode, Tls::new(&ssl)?),
+            passwords: Passwords::new(options.passwords.clone(), settings.connect_timeout),
             settings: settings.clone(),
             config,
+            ssl,
         })
     }
 
@@ -140,7 +192,11 @@ impl Driver for TokioPostgres {
     }
 
     fn can_dress(&self, other: &Self) -> bool {
-        url::same_but_for_the_dress(&self.config, &other.config)
+        self.ssl == other.ssl && url::same_but_for_the_dress(&self.config, &other.config)
+    }
+
+    fn waits_for_password_of(&self) -> Option<&str> {
+        self.passwords.waited_for()
     }
 
     #[inline]
@@ -189,14 +245,18 @@ impl Driver for TokioPostgres {
 
     fn failure(error: Error) -> Failure {
         let sqlstate = match &error.0 {
-            Failed::Driver(error) => error.code().map(|code| code.code().to_owned()),
-            Failed::Io(_) => None,
+            Failed::Driver(error) | Failed::BothWays { second: error, .. } => {
+                error.code().map(|code| code.code().to_owned())
+            }
+            Failed::Io(_) | Failed::NoPassword(_) => None,
         };
         match error.0 {
             // It has no cause that could be recognised later.
             Failed::Driver(error) if error.is_closed() => Failure::lost(error),
             Failed::Driver(error) => Failure::new(sqlstate, error),
             Failed::Io(error) => Failure::new(sqlstate, error),
+            Failed::NoPassword(error) => Failure::new(sqlstate, error),
+            both @ Failed::BothWays { .. } => Failure::new(sqlstate, both),
         }
     }
 }

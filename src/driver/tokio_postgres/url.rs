@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use ::tokio_postgres::Config;
-use ::tokio_postgres::config::{Host, SslMode};
+use ::tokio_postgres::config::{ChannelBinding, Host};
 
 use crate::config::PartitionSettings;
 use crate::driver::Endpoint;
+
+use super::parameters::{self, AMBIGUOUS, unreadable};
+use super::ssl::{Ssl, SslMode};
 
 /// tokio-postgres's own default, which is as good as none.
 const UNSET_KEEPALIVE: Duration = Duration::from_secs(2 * 60 * 60);
@@ -19,34 +22,28 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// and after 25 s when something was sent that it does not acknowledge.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(25);
 
-const KNOWN: &str = "user, password, dbname, host, hostaddr, port, options, sslmode, sslnegotiation, \
-    connect_timeout, tcp_user_timeout, keepalives, keepalives_idle, keepalives_interval, \
-    keepalives_retries, target_session_attrs, channel_binding, load_balance_hosts";
+/// What a partition's `url` stands for.
+#[derive(Debug)]
+pub(super) struct Parsed {
+    pub(super) config: Config,
+    pub(super) ssl: Ssl,
+}
 
 /// The configuration that `settings.url` stands for.
 ///
 /// The error never repeats a part of the URL: it may be a part of the password.
-pub(super) fn parse(settings: &PartitionSettings) -> Result<Config, String> {
-    let url = settings.url.expose();
-    let mut config = url.parse::<Config>().map_err(|error| explain(&error))?;
-    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-        return Err("names no host; write postgres://USER@HOST/DATABASE".to_owned());
-    }
-    if (url.contains("://") && url.matches('@').count() > 1)
-        || !config.get_hosts().iter().all(is_plain)
-    {
-        return Err(
-            "is ambiguous: a special character in the password (an @ is %40) must be \
-            percent-encoded"
-                .to_owned(),
-        );
-    }
-    if config.get_ssl_mode() == SslMode::Require {
-        return Err(
-            "sslmode=require: this version speaks no TLS, and does not go without \
-            where it is demanded"
-                .to_owned(),
-        );
+pub(super) fn parse(settings: &PartitionSettings) -> Result<Parsed, String> {
+    let (text, taken) = parameters::split(settings.url.expose())?;
+    let mut ssl = Ssl::read(&taken)?;
+    let mut config = text.parse::<Config>().map_err(|error| explain(&error))?;
+    check_hosts(&config)?;
+    if config.get_channel_binding() == ChannelBinding::Require {
+        if ssl.mode == SslMode::Disable {
+            return Err(
+                "channel_binding=require needs TLS, and sslmode=disable forbids it".to_owned(),
+            );
+        }
+        ssl.mode = ssl.mode.max(SslMode::Require);
     }
     if config.get_user().is_none() {
         return Err("names no user; write postgres://USER@HOST/DATABASE".to_owned());
@@ -54,7 +51,28 @@ pub(super) fn parse(settings: &PartitionSettings) -> Result<Config, String> {
     name_hostaddrs(&mut config);
     config.application_name(settings.application_name.as_str());
     set_limits(&mut config, settings.connect_timeout);
-    Ok(config)
+    Ok(Parsed { config, ssl })
+}
+
+fn check_hosts(config: &Config) -> Result<(), String> {
+    let (hosts, addresses) = (config.get_hosts().len(), config.get_hostaddrs().len());
+    if hosts.max(addresses) == 0 {
+        return Err("names no host; write postgres://USER@HOST/DATABASE".to_owned());
+    }
+    if !config.get_hosts().iter().all(is_plain) {
+        return Err(AMBIGUOUS.to_owned());
+    }
+    if addresses > 0 && hosts > 0 && addresses != hosts {
+        return Err(format!("names {hosts} hosts and {addresses} hostaddrs"));
+    }
+    let ports = config.get_ports().len();
+    if ports > 1 && ports != hosts.max(addresses) {
+        return Err(format!(
+            "names {} hosts and {ports} ports",
+            hosts.max(addresses)
+        ));
+    }
+    Ok(())
 }
 
 /// Whether two configurations lead to the same session, but for what [`dress`](crate::session::dress) sets
@@ -72,14 +90,7 @@ fn explain(error: &::tokio_postgres::Error) -> String {
     let cause = std::error::Error::source(error).map(ToString::to_string);
     match cause {
         Some(cause) if cause.starts_with("invalid value for option") => cause,
-        Some(cause) if cause.starts_with("unknown option") => {
-            format!(
-                "has an unknown parameter; known are {KNOWN}. A special character in the password must be percent-encoded"
-            )
-        }
-        _ => "is neither postgres://USER:PASSWORD@HOST:PORT/DATABASE nor key=value pairs; \
-            a special character in the password must be percent-encoded"
-            .to_owned(),
+        _ => unreadable(),
     }
 }
 
@@ -145,14 +156,54 @@ pub(super) fn endpoint(config: &Config) -> Endpoint {
 #[cfg(test)]
 mod tests {
     use crate::config::{FleetConfig, PartitionConfig, PoolConfig};
+    use crate::driver::parameters_page::rows;
 
     use super::*;
 
-    fn parsed(url: &str) -> Result<Config, String> {
+    fn settings(url: &str) -> PartitionSettings {
         let config = PoolConfig::new("shop", url, FleetConfig::new(1, 0))
             .transactional(PartitionConfig::transactional(2))
             .analytical(PartitionConfig::analytical(1));
-        parse(&config.resolve().unwrap().partitions[0])
+        config.resolve().unwrap().partitions[0].clone()
+    }
+
+    fn parsed(url: &str) -> Result<Config, String> {
+        parse(&settings(url)).map(|parsed| parsed.config)
+    }
+
+    /// Host, user and database, and these parameters.
+    fn with(example: &str) -> Result<(Config, Ssl), String> {
+        let stated: Vec<_> = example.split('&').filter(|pair| !pair.is_empty()).collect();
+        let name = |pair: &str| pair.split('=').next().unwrap().to_owned();
+        let base = ["host=db", "user=app", "dbname=shop"];
+        let base = base
+            .iter()
+            .filter(|pair| stated.iter().all(|other| name(other) != name(pair)));
+        let pairs: Vec<_> = base.chain(&stated).copied().collect();
+        let parsed = parse(&settings(&pairs.join(" ")))?;
+        Ok((parsed.config, parsed.ssl))
+    }
+
+    #[test]
+    fn each_parameter_of_the_docs_does_what_they_say() {
+        for row in rows() {
+            let (name, example, told) = (row.name, row.example, row.on_tokio_postgres);
+            let others = example
+                .split('&')
+                .filter(|pair| pair.split('=').next() != Some(name));
+            let without = with(&others.collect::<Vec<_>>().join("&"));
+            match (told, with(example), without) {
+                // A certificate and its key come together.
+                ("taken", Ok(found), Err(needed)) => assert!(needed.contains(name), "{found:?}"),
+                ("taken", Ok(found), Ok(without)) => assert_ne!(found, without, "{name}"),
+                ("left out", Ok(found), Ok(without)) if name != "sslcertmode" => {
+                    assert_eq!(found, without, "{name}");
+                }
+                ("left out", Ok(found), Ok(_)) => assert_eq!(found, with("").unwrap(), "{name}"),
+                ("refused", Err(problem), Ok(_)) => assert!(problem.contains(name), "{problem}"),
+                (_, found, _) => panic!("{name}: {found:?}"),
+            }
+        }
     }
 
     #[test]
@@ -166,6 +217,8 @@ mod tests {
             "postgres://app:x@y,hunter2@db/shop",
             "postgres://app:hunter2@db/shop",
             "postgres://app:hunter2/x@db/shop",
+            "postgres://db/shop?password=x@hunter2",
+            "postgres://db/shop?user=app&password=x&hunter2=y",
             "host=db user=app password=hunter2",
             "host=db user=app password='hunter2 x'",
             "host=db user=app password=x hunter2",
@@ -212,7 +265,16 @@ mod tests {
         for (url, told) in [
             ("postgres:///shop?user=app", "names no host"),
             ("postgres://db/shop", "names no user"),
-            ("postgres://app@db/shop?sslmode=require", "sslmode=require"),
+            ("postgres://app@db/shop?sslmode=verify-ca", "verify-ca"),
+            (
+                "postgres://app@db/shop?sslmode=disable&channel_binding=require",
+                "needs TLS",
+            ),
+            ("host=a,b port=1,2,3 user=app", "2 hosts and 3 ports"),
+            (
+                "host=a,b hostaddr=10.0.0.1 user=app",
+                "2 hosts and 1 hostaddrs",
+            ),
             ("postgres://app@db:many/shop", "port"),
             ("postgres://app@db/shop?aplication_name=x", "known are"),
         ] {

@@ -346,6 +346,10 @@ impl<S: Wire> Tap<S> {
         Pin::new(self.stream.as_mut().expect(NO_STREAM))
     }
 
+    pub(super) fn stream_ref(&self) -> &S {
+        self.stream.as_ref().expect(NO_STREAM)
+    }
+
     /// Passes a result on; an error that tells of the server's end is noted.
     fn noted<T>(&self, result: io::Result<T>) -> io::Result<T> {
         if result.as_ref().is_err_and(is_end) {

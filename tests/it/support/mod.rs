@@ -1,6 +1,8 @@
 //! What the tests of the pool share: servers, a tenant for each test, a network that fails on demand.
 
 pub(crate) mod attempts;
+#[cfg(feature = "tls")]
+pub(crate) mod certificates;
 pub(crate) mod driver;
 pub(crate) mod patience;
 pub(crate) mod proxy;

@@ -1,7 +1,8 @@
 //! A network that fails on demand: a TCP proxy between the pool and its server.
 
+use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ pub(crate) enum Fault {
 /// What has passed since the proxy was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Traffic {
-    /// Connections that were made through the proxy, cancel requests included.
+    /// Connections that were made through the proxy, cancel requests included. Questions for TLS count nowhere else.
     pub(crate) connections: u64,
     /// Messages of the clients.
     pub(crate) from_clients: u64,
@@ -50,8 +51,34 @@ impl Traffic {
     }
 }
 
+/// What a client began with. Of one that asked for TLS and was told no, also what it did then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// A session that everybody can read.
+    Plain,
+    /// A cancel request that everybody can read.
+    Cancel,
+    /// The question for TLS.
+    AsksForTls,
+    /// TLS without a question.
+    Handshake,
+}
+
+impl Opening {
+    fn of(first: [u8; 8]) -> Self {
+        match first {
+            [0x16, ..] => Self::Handshake,
+            [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f] => Self::AsksForTls,
+            [0, 0, 0, 16, 0x04, 0xd2, 0x16, 0x2e] => Self::Cancel,
+            _ => Self::Plain,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Counts {
+    openings: Mutex<Vec<Opening>>,
+    refuses_tls: AtomicBool,
     connections: AtomicU64,
     from_clients: AtomicU64,
     from_server: AtomicU64,
@@ -91,6 +118,17 @@ impl Proxy {
     /// Does `fault` to every connection there is and to those to come.
     pub(crate) fn set(&self, fault: Fault) {
         self.fault.send_replace(fault);
+    }
+
+    /// What clients began with, in order.
+    pub(crate) fn openings(&self) -> Vec<Opening> {
+        let openings = self.counts.openings.lock();
+        openings.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From now on whoever asks for TLS is told that there is none, as somebody might who wants to read along.
+    pub(crate) fn refuse_tls(&self) {
+        self.counts.refuses_tls.store(true, Ordering::SeqCst);
     }
 
     /// What has passed so far.
@@ -142,20 +180,73 @@ async fn relay(
     };
     client.set_nodelay(true).ok();
     server.set_nodelay(true).ok();
-    let cut = {
-        let turn = Mutex::new(Side::Server);
-        let (from_client, to_client) = client.split();
-        let (from_server, to_server) = server.split();
-        let up = Pump::new(Side::Client, &fault, &counts, &turn);
-        let down = Pump::new(Side::Server, &fault, &counts, &turn);
-        tokio::select! {
-            _ = async { tokio::join!(up.run(from_client, to_server), down.run(from_server, to_client)) } => Fault::None,
-            cut = cut(fault.clone()) => cut,
-        }
+    let cut = tokio::select! {
+        _ = converse(&mut client, &mut server, &fault, &counts) => Fault::None,
+        cut = cut(fault.clone()) => cut,
     };
     if cut == Fault::Reset {
         client.set_zero_linger().ok();
         server.set_zero_linger().ok();
+    }
+}
+
+async fn converse(
+    client: &mut TcpStream,
+    server: &mut TcpStream,
+    fault: &watch::Receiver<Fault>,
+    counts: &Counts,
+) -> io::Result<()> {
+    let mut first = [0; 8];
+    let opening = loop {
+        client.read_exact(&mut first).await?;
+        let opening = Opening::of(first);
+        counts.openings.lock().unwrap().push(opening);
+        hold_up(&mut fault.clone()).await;
+        if opening != Opening::AsksForTls || is_told_yes(client, server, fault, counts).await? {
+            break opening;
+        }
+    };
+    let is_readable = matches!(opening, Opening::Plain | Opening::Cancel);
+    let turn = Mutex::new(Side::Server);
+    let (from_client, to_client) = client.split();
+    let (from_server, mut to_server) = server.split();
+    let mut up = Pump::new(Side::Client, is_readable, fault, counts, &turn);
+    let down = Pump::new(Side::Server, is_readable, fault, counts, &turn);
+    if opening != Opening::AsksForTls {
+        up.count(&first);
+        to_server.write_all(&first).await?;
+    }
+    tokio::join!(
+        up.run(from_client, to_server),
+        down.run(from_server, to_client)
+    );
+    Ok(())
+}
+
+/// Passes the question for TLS on, and the answer.
+async fn is_told_yes(
+    client: &mut TcpStream,
+    server: &mut TcpStream,
+    fault: &watch::Receiver<Fault>,
+    counts: &Counts,
+) -> io::Result<bool> {
+    let mut answer = *b"N";
+    if !counts.refuses_tls.load(Ordering::SeqCst) {
+        server
+            .write_all(&[0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f])
+            .await?;
+        server.read_exact(&mut answer).await?;
+        hold_up(&mut fault.clone()).await;
+    }
+    client.write_all(&answer).await?;
+    Ok(answer == *b"S")
+}
+
+async fn hold_up(fault: &mut watch::Receiver<Fault>) {
+    let fault = fault.wait_for(|fault| *fault != Fault::Pause).await;
+    let fault = fault.map_or(Fault::None, |fault| *fault);
+    if let Fault::Delay(time) = fault {
+        tokio::time::sleep(time).await;
     }
 }
 
@@ -179,12 +270,14 @@ struct Pump<'a> {
     counts: &'a Counts,
     /// Who spoke last.
     turn: &'a Mutex<Side>,
-    frames: Frames,
+    /// `None` if nobody can tell its messages apart: then each chunk counts as one.
+    frames: Option<Frames>,
 }
 
 impl<'a> Pump<'a> {
     fn new(
         side: Side,
+        is_readable: bool,
         fault: &watch::Receiver<Fault>,
         counts: &'a Counts,
         turn: &'a Mutex<Side>,
@@ -194,7 +287,7 @@ impl<'a> Pump<'a> {
             fault: fault.clone(),
             counts,
             turn,
-            frames: Frames::new(side),
+            frames: is_readable.then(|| Frames::new(side)),
         }
     }
 
@@ -206,7 +299,7 @@ impl<'a> Pump<'a> {
         let mut chunk = vec![0; 16 << 10];
         loop {
             let read = from.read(&mut chunk).await.unwrap_or(0);
-            self.hold_up().await;
+            hold_up(&mut self.fault).await;
             if read == 0 {
                 break;
             }
@@ -219,20 +312,13 @@ impl<'a> Pump<'a> {
         to.shutdown().await.ok();
     }
 
-    async fn hold_up(&mut self) {
-        let fault = self.fault.wait_for(|fault| *fault != Fault::Pause).await;
-        let fault = fault.map_or(Fault::None, |fault| *fault);
-        if let Fault::Delay(time) = fault {
-            tokio::time::sleep(time).await;
-        }
-    }
-
     fn count(&mut self, bytes: &[u8]) {
         let messages = match self.side {
             Side::Client => &self.counts.from_clients,
             Side::Server => &self.counts.from_server,
         };
-        messages.fetch_add(self.frames.feed(bytes), Ordering::SeqCst);
+        let whole = self.frames.as_mut().map_or(1, |frames| frames.feed(bytes));
+        messages.fetch_add(whole, Ordering::SeqCst);
         let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         if self.side == Side::Client && *turn == Side::Server {
             self.counts.round_trips.fetch_add(1, Ordering::SeqCst);
