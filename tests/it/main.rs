@@ -16,6 +16,8 @@ mod cli;
 mod closing;
 mod diagnosing;
 mod faults;
+#[cfg(feature = "cli")]
+mod fleet_command;
 mod healing;
 mod holding;
 mod house;
