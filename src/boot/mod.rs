@@ -90,7 +90,11 @@ impl<D: Driver> Builder<D> {
         let settings = self.config.resolve()?;
         let pool = PartitionedPool::<D>::assemble(&settings, &self.options, None)?;
         let report = pool.survey(&settings, true).await;
-        pool.close(settings.boot.check_timeout).await;
+        // Whoever is told of a server that hangs does not wait for it a second time.
+        let patience = report
+            .as_ref()
+            .map_or(Duration::ZERO, |_| settings.boot.check_timeout);
+        pool.close(patience).await;
         report
     }
 

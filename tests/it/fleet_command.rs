@@ -14,7 +14,7 @@ use tempfile::NamedTempFile;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error, NoTls};
 
-use crate::cli::{BINARY, json, refused, stdout};
+use crate::cli::{BINARY, json, refused, shown_in_the_readme, stdout};
 use crate::support::patience::{LONG, eventually};
 use crate::support::server::on_each_version;
 use crate::support::tenant::Tenant;
@@ -114,6 +114,15 @@ fn a_fleet_that_fits_and_one_that_does_not_differ_in_the_exit_code() {
         text.contains("Largest fleet that fits: 2 replicas"),
         "{text}"
     );
+}
+
+#[test]
+fn the_readme_shows_what_is_printed() {
+    let config = ["--config", "examples/fleet_check.toml"];
+    let limits = ["--offline", "--max-connections", "80"];
+    let text = stdout(&run(&mut fleet("check", config.iter().chain(&limits))), 1);
+    let shown = shown_in_the_readme("fleet check");
+    assert!(shown.lines().count() > 6 && text.contains(&shown), "{text}");
 }
 
 #[test]
@@ -270,109 +279,81 @@ fn a_configuration_that_is_wrong_is_refused_in_one_line() {
 }
 
 #[test]
-fn arguments_that_are_wrong_are_refused_in_one_line() {
+fn what_is_missing_or_does_not_go_together_is_refused_in_one_line() {
     let flags = |arguments: &[&str]| fleet("check", arguments);
     let without = |flag: &str| {
-        let pairs = FLEET
-            .chunks(2)
-            .filter(|pair| pair[0] != flag && pair[1] != flag);
+        let pairs = FLEET.chunks(2);
+        let pairs = pairs.filter(|pair| pair[0] != flag && pair[1] != flag);
         let rest: Vec<_> = pairs.flatten().chain(&["--url", NOWHERE]).collect();
         fleet("check", rest)
     };
+    let missing = "must be stated";
+    let conflict = "cannot go with";
     for (mut command, words) in [
         (
             flags(&[]),
-            &["--partition", "--max-replicas", "--surge", "must be stated"][..],
+            &["--partition", "--max-replicas", "--surge", missing][..],
         ),
-        (without("--surge"), &["--surge", "must be stated"]),
-        (
-            without("--max-replicas"),
-            &["--max-replicas", "must be stated"],
-        ),
+        (without("--surge"), &["--surge", missing]),
+        (without("--max-replicas"), &["--max-replicas", missing]),
         (without("analytical=10"), &["--partition analytical=SIZE"]),
         (
             flags(&["--config", "a", "--partition", "a=1"]),
-            &["--config", "cannot go with", "--partition"],
+            &["--config", conflict, "--partition"],
         ),
         (
             flags(&["--config", "a", "--url", NOWHERE]),
-            &["--config", "cannot go with", "--url"],
+            &["--config", conflict, "--url"],
         ),
         (
             flags(&["--env-prefix", "A", "--surge", "1"]),
-            &["--env-prefix", "cannot go with", "--surge"],
+            &["--env-prefix", conflict, "--surge"],
         ),
-        (
-            check(&["--partition", "analytical=5"]),
-            &["--url", "DATABASE_URL"],
-        ),
-        (
-            check(&["--url", NOWHERE, "--partition", "analytical=5"]),
-            &["partition.analytical", "more than once"],
-        ),
-        (
-            check(&["--url", NOWHERE, "--partition", "a=-5"]),
-            &["--partition", "whole number from 1"],
-        ),
-        (
-            check(&["--url", NOWHERE, "--partition", "a=0"]),
-            &["partition.a.max_connections", "at least 1"],
-        ),
-        (
-            check(&["--url", NOWHERE, "--partition", "A=1"]),
-            &["partition", "a-z"],
-        ),
-        (
-            check(&["--url", NOWHERE, "--partition", SECRET]),
-            &["--partition", "NAME=SIZE"],
-        ),
-        (
-            check(&["--url", NOWHERE, "--external", "jobs=hunter2"]),
-            &["--external", "NAME=SIZE"],
-        ),
-        (
-            check(&["--url", NOWHERE, "--reserve", "-5"]),
-            &["--reserve", "whole number"],
-        ),
-        (
-            check(&["--url", NOWHERE, "--reserve", SECRET]),
-            &["--reserve", "whole number"],
-        ),
-        (
-            check(&["--url", NOWHERE, "--timeout", "3"]),
-            &["--timeout", "such as 5s"],
-        ),
-        (
-            check(&["--url", NOWHERE, "--timeout", "0s"]),
-            &["--timeout", "above 0"],
-        ),
-        (
-            check(&["--url", NOWHERE, SECRET]),
-            &["an argument is not known"],
-        ),
-        (
-            check(&["--url", NOWHERE, "--hunter2=1"]),
-            &["an argument is not known"],
-        ),
-        (
-            check(&["--url", "postgres://app:hunter2@x@db/shop"]),
-            &["url", "percent-encoded"],
-        ),
-        (
-            check(&["--url", "hunter2"]),
-            &["url", "postgres://USER:PASSWORD@HOST"],
-        ),
-        (
-            check(&["--offline"]),
-            &["--max-connections", "must be stated"],
-        ),
+        (check(&[]), &["--url", "DATABASE_URL"]),
+        (check(&["--offline"]), &["--max-connections", missing]),
         (
             check(&["--max-connections", "100"]),
-            &["--offline", "must be stated"],
+            &["--offline", missing],
         ),
         (fleet("grow", [SECRET]), &["no such command"]),
     ] {
         says(&mut command, words);
+    }
+}
+
+#[test]
+fn a_value_that_is_wrong_is_refused_in_one_line_that_does_not_repeat_it() {
+    for (arguments, words) in [
+        (
+            ["--partition", "analytical=5"],
+            &["partition.analytical", "more than once"][..],
+        ),
+        (
+            ["--partition", "a=-5"],
+            &["--partition", "whole number from 1"],
+        ),
+        (
+            ["--partition", "a=0"],
+            &["partition.a.max_connections", "at least 1"],
+        ),
+        (["--partition", "A=1"], &["partition", "a-z"]),
+        (["--partition", SECRET], &["--partition", "NAME=SIZE"]),
+        (["--external", "jobs=hunter2"], &["--external", "NAME=SIZE"]),
+        (["--reserve", "-5"], &["--reserve", "whole number"]),
+        (["--reserve", SECRET], &["--reserve", "whole number"]),
+        (["--timeout", "3"], &["--timeout", "such as 5s"]),
+        (["--timeout", "0s"], &["--timeout", "above 0"]),
+        (["--json", SECRET], &["an argument is not known"]),
+        (["--json", "--hunter2=1"], &["an argument is not known"]),
+    ] {
+        let url = ["--url", NOWHERE];
+        says(&mut check(&[&url[..], &arguments].concat()), words);
+    }
+    for (url, told) in [
+        ("postgres://app:hunter2@x@db/shop", "percent-encoded"),
+        (SECRET, "postgres://USER:PASSWORD@HOST"),
+    ] {
+        says(&mut check(&["--url", url]), &["url", told]);
     }
 }
 
@@ -619,7 +600,7 @@ async fn the_wall_holds(tenant: &Tenant, roles: &[String]) {
     for _ in 0..4 {
         open.push(login(&url).await.unwrap());
     }
-    let refused = login(&url).await.err().expect("a fifth is not let in");
+    let refused = login(&url).await.expect_err("a fifth is not let in");
     assert_eq!(refused.code(), Some(&SqlState::TOO_MANY_CONNECTIONS));
     let url = url.replace(&roles[1], &roles[0]);
     let other = login(&url).await.expect("the neighbour has its own limit");
