@@ -8,6 +8,7 @@
 //! brings the figures, read from a server or stated by hand ([`assess_stated`]).
 //!
 //! A [`Wall`] is the same plan as limits of the roles in the database, which holds when an application does not.
+//! The command `partitioned-pool fleet` (feature `cli`) prints both, for a pipeline.
 
 mod capacity;
 pub(crate) mod check;

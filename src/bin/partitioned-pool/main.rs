@@ -1,6 +1,6 @@
 //! `partitioned-pool`: what can be known of a service's connections before it is deployed.
 //!
-//! Exit code: 0 done, 1 it does not fit or a promise fails, 2 the input is wrong.
+//! Exit code: 0 done, 1 it does not fit or a promise fails, 2 the input is wrong or nobody could be asked.
 
 mod fleet;
 mod output;
@@ -16,7 +16,7 @@ use clap::{Parser, Subcommand};
 
 /// Postgres connections in partitions: what can be known before a deploy.
 ///
-/// Exit code: 0 done, 1 it does not fit or a promise fails, 2 the input is wrong.
+/// Exit code: 0 done, 1 it does not fit or a promise fails, 2 the input is wrong or nobody could be asked.
 #[derive(Parser)]
 #[command(name = "partitioned-pool", version)]
 struct Cli {
