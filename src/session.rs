@@ -7,10 +7,10 @@ use std::time::Duration;
 use crate::config::PartitionSettings;
 
 /// How often a backend that runs a query looks whether its client is still there (Postgres 14+).
-const CLIENT_CHECK_INTERVAL: &str = "500ms";
+pub(crate) const CLIENT_CHECK_INTERVAL: &str = "500ms";
 
 /// TCP keepalive of the server: a client that vanished is noticed after 10 s + 3 x 5 s.
-const SERVER_KEEPALIVE: [(&str, &str); 3] = [
+pub(crate) const SERVER_KEEPALIVE: [(&str, &str); 3] = [
     ("tcp_keepalives_idle", "10"),
     ("tcp_keepalives_interval", "5"),
     ("tcp_keepalives_count", "3"),
@@ -23,7 +23,7 @@ pub(crate) const NEWEST: u32 = u32::MAX;
 pub(crate) struct ServerLimit {
     pub(crate) name: &'static str,
     pub(crate) millis: u128,
-    since: u32,
+    pub(crate) since: u32,
 }
 
 /// The limits of a partition that the server enforces, as far as `version` (`server_version_num`)

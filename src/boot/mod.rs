@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::config::{BootSettings, FleetCheck, PoolConfig, Settings, WhenUnavailable};
 use crate::driver::{AskForPasswords, Driver, PasswordProvider};
 use crate::error::{AcquireError, Failure};
-use crate::fleet::check::{Sight, Survey, fleet, look};
-use crate::fleet::{FleetReport, assess};
+use crate::fleet::check::{Sight, Survey, look};
+use crate::fleet::{Fleet, FleetReport, Login, assess};
 use crate::observe::Observer;
 use crate::pool::{Connection, Partition, PartitionedPool};
 use crate::status::Seconds;
@@ -104,8 +104,26 @@ impl<D: Driver> Builder<D> {
         let settings = self.config.resolve()?;
         let pool = PartitionedPool::<D>::assemble(&settings, &self.options, None)?;
         let report = pool.survey(&settings, true).await;
-        pool.close(settings.boot.check_timeout).await;
+        // Whoever is told of a server that hangs does not wait for it a second time.
+        let patience = report
+            .as_ref()
+            .map_or(Duration::ZERO, |_| settings.boot.check_timeout);
+        pool.close(patience).await;
         report
+    }
+
+    /// How each partition would log in, in the order of the settings: for a check [without a
+    /// server](crate::fleet::assess_stated), or a [wall](crate::fleet::Wall) in the database. Nothing is connected.
+    ///
+    /// # Errors
+    /// [`BootError::Config`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn logins(self) -> Result<Vec<Login>, BootError> {
+        let settings = self.config.resolve()?;
+        let pool = PartitionedPool::<D>::assemble(&settings, &self.options, None)?;
+        Ok(pool.partitions().map(login).collect())
     }
 
     /// Starts the pool.
@@ -145,6 +163,13 @@ impl<D: Driver> fmt::Debug for Builder<D> {
             .field("config", &self.config)
             .finish_non_exhaustive()
     }
+}
+
+fn login<D: Driver>(partition: &Partition<D>) -> Login {
+    let endpoint = partition.endpoint();
+    let mut login = Login::new(&endpoint.hosts, &endpoint.user, &endpoint.database);
+    login.control = partition.control_connections();
+    login
 }
 
 /// Refuses, or tells the log.
@@ -192,7 +217,7 @@ impl<D: Driver> PartitionedPool<D> {
                 );
             }
         }
-        Ok(assess(&fleet(settings), &survey.servers()))
+        Ok(assess(&Fleet::of(settings), &survey.servers()))
     }
 }
 

@@ -240,6 +240,13 @@ impl PoolConfig {
         self
     }
 
+    /// Adds a pool of each replica that is not ours, after those of the [fleet](FleetConfig::external). Default: none.
+    #[must_use]
+    pub fn external(mut self, pool: ExternalPool) -> Self {
+        self.fleet = self.fleet.external(pool);
+        self
+    }
+
     /// How the pool boots. Default: [`BootConfig::new`].
     #[must_use]
     pub fn boot(mut self, boot: BootConfig) -> Self {

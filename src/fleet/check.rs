@@ -1,14 +1,12 @@
 //! What a server says of itself, by SQL that needs no right beyond LOGIN.
 
-use crate::config::{BudgetSettings, PartitionSettings, Settings};
+use crate::config::{BudgetSettings, PartitionSettings};
 use crate::driver::{Driver, Endpoint, Rows};
 use crate::error::Failure;
 use crate::pool::Connection;
 
-use super::capacity::{
-    Database, Demand, ExternalDemand, Fleet, Limits, OpenSessions, Role, Server, ServerLimits,
-    SharedBudget,
-};
+use super::capacity::{Database, Limits, OpenSessions, Role, Server, ServerLimits};
+use super::stated::{Login, demands};
 
 /// Limits of the server, of our role and of our database; one row.
 const LIMITS: &str = "\
@@ -120,21 +118,13 @@ impl Survey {
         beside: u32,
         sight: Result<Sight, String>,
     ) {
-        let size = settings.max_connections.get();
-        let mut demand =
-            Demand::partition(&settings.name, size, &endpoint.user, &endpoint.database);
-        if is_shared(budget) {
-            demand = demand.sharing(&budget.name, settings.reserved);
-        }
+        let mut login = Login::new(&endpoint.hosts, &endpoint.user, &endpoint.database);
+        login.control = beside;
         let server = match sight {
             Ok(sight) => self.known(&endpoint.hosts, sight),
             Err(said) => self.full(&endpoint.hosts, said),
         };
-        server.demands.push(demand);
-        if beside > 0 {
-            let (user, database) = (&endpoint.user, &endpoint.database);
-            server.demands.push(Demand::control(beside, user, database));
-        }
+        server.demands.extend(demands(settings, budget, &login));
     }
 
     fn known(&mut self, label: &str, sight: Sight) -> &mut Server {
@@ -194,33 +184,11 @@ fn merge(limits: &mut ServerLimits, later: ServerLimits) {
     limits.others = later.others;
 }
 
-fn is_shared(budget: &BudgetSettings) -> bool {
-    budget.partitions.len() > 1
-}
-
-/// The fleet as its owner stated it, in the words of the arithmetic.
-pub(crate) fn fleet(settings: &Settings) -> Fleet {
-    let shared = settings.budgets.iter().filter(|budget| is_shared(budget));
-    let budgets = shared.map(|b| SharedBudget::new(&b.name, b.capacity.get()));
-    let settings = &settings.fleet;
-    let external = |pool: &crate::config::ExternalSettings| {
-        let mut demand = ExternalDemand::new(&pool.name, pool.size.get());
-        demand.role.clone_from(&pool.role);
-        demand.database.clone_from(&pool.database);
-        demand
-    };
-    let mut fleet = Fleet::new(settings.max_replicas.get(), settings.surge);
-    fleet.budgets = budgets.collect();
-    fleet.reserve = settings.reserve;
-    fleet.external = settings.external.iter().map(external).collect();
-    fleet
-}
-
 #[cfg(test)]
 mod tests {
     use crate::config::{BudgetConfig, FleetConfig, Kind, PartitionConfig, PoolConfig};
 
-    use super::super::{FleetReport, Warning, assess};
+    use super::super::{Fleet, FleetReport, Warning, assess};
     use super::*;
 
     fn sight(system: &str) -> Sight {
@@ -262,7 +230,7 @@ mod tests {
             let (partition, budget) = (&settings.partitions[index], settings.budget_of(index));
             survey.add(&endpoint, partition, budget, 0, Ok(sight(system)));
         }
-        assess(&fleet(&settings), &survey.servers())
+        assess(&Fleet::of(&settings), &survey.servers())
     }
 
     fn needed(report: &FleetReport) -> Vec<u64> {

@@ -5,13 +5,18 @@
 //! does that sum for every real server, and the [`FleetReport`] shows it.
 //!
 //! This is arithmetic only. It asks no server, reads no clock and cannot fail: whoever calls it
-//! brings the figures, read from a server or stated by hand.
+//! brings the figures, read from a server or stated by hand ([`assess_stated`]).
+//!
+//! A [`Wall`] is the same plan as limits of the roles in the database, which holds when an application does not.
+//! The command `partitioned-pool fleet` (feature `cli`) prints both, for a pipeline.
 
 mod capacity;
 pub(crate) mod check;
 mod report;
 mod shrink;
+mod stated;
 mod text;
+mod wall;
 
 #[cfg(test)]
 mod tests;
@@ -24,3 +29,5 @@ pub use report::{
     BudgetPart, Constraint, FleetReport, Part, PartitionShare, PartitionSize, RoleGrant, Scope,
     ServerReport, ServerState, Term, Verdict, Warning,
 };
+pub use stated::{Login, StatedLimits, assess_stated};
+pub use wall::{NoWall, Wall, WallRole};

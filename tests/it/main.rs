@@ -18,6 +18,8 @@ mod diagnosing;
 #[cfg(feature = "tls")]
 mod encrypting;
 mod faults;
+#[cfg(feature = "cli")]
+mod fleet_command;
 mod healing;
 mod holding;
 mod house;
