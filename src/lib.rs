@@ -77,6 +77,7 @@ mod sync;
 #[cfg(partitioned_pool_model)]
 #[path = "sync_model.rs"]
 mod sync;
+mod warning;
 
 pub use boot::{BootError, Builder, NotInForce};
 pub use driver::Driver;
@@ -92,6 +93,7 @@ pub use pool::{
 pub use status::{
     BudgetStatus, CallSite, Held, Holder, OldestHolds, PartitionStatus, PoolStatus, Statement,
 };
+pub use warning::BootWarning;
 
 /// The README's code is compiled.
 #[cfg(all(doctest, feature = "sqlx", feature = "tokio-postgres"))]

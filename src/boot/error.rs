@@ -9,6 +9,7 @@ use crate::config::ConfigError;
 use crate::driver::Endpoint;
 use crate::error::{AcquireError, Failure};
 use crate::fleet::FleetReport;
+use crate::session::SettingNotInForce;
 use crate::status::Seconds;
 
 /// A pool was not started. It prints as one readable block that says what to do, without any secret;
@@ -50,6 +51,19 @@ pub enum BootError {
         endpoint: Box<Endpoint>,
         /// Which.
         limits: Vec<NotInForce>,
+    },
+    /// Further settings of a partition's sessions are refused by its server, or are not in force.
+    #[error(
+        "partition {partition}: settings not in force on {endpoint}:{}",
+        SettingsList(settings)
+    )]
+    SettingsNotInForce {
+        /// The partition.
+        partition: String,
+        /// Where its connections go to.
+        endpoint: Box<Endpoint>,
+        /// Which.
+        settings: Vec<SettingNotInForce>,
     },
     /// The fleet does not fit what Postgres grants.
     #[error("{0}")]
@@ -110,6 +124,16 @@ fn advice(error: &AcquireError) -> Option<&'static str> {
     match error {
         AcquireError::Failed { failure, .. } => failure.advice(),
         _ => None,
+    }
+}
+
+/// Each setting with what to do about it.
+struct SettingsList<'a>(&'a [SettingNotInForce]);
+
+impl fmt::Display for SettingsList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut settings = self.0.iter();
+        settings.try_for_each(|setting| write!(f, "\n  {setting}{}", hint(setting.advice())))
     }
 }
 

@@ -2,7 +2,10 @@
 
 mod error;
 mod limits;
+mod sessions;
+mod warnings;
 
+use std::error::Error as _;
 use std::fmt;
 use std::time::Duration;
 
@@ -12,10 +15,14 @@ use crate::config::{BootSettings, FleetCheck, PoolConfig, Settings, WhenUnavaila
 use crate::driver::Driver;
 use crate::error::{AcquireError, Failure};
 use crate::fleet::check::{Sight, Survey, fleet, look};
-use crate::fleet::{FleetReport, assess};
+use crate::fleet::{FleetReport, Warning, assess};
 use crate::observe::Observer;
 use crate::pool::{Connection, Partition, PartitionedPool};
+use crate::session::SettingsNotInForce;
 use crate::status::Seconds;
+
+use sessions::Session;
+use warnings::{Seen, warnings};
 
 pub use error::{BootError, NotInForce};
 
@@ -89,9 +96,9 @@ impl<D: Driver> Builder<D> {
     pub async fn check(self) -> Result<FleetReport, BootError> {
         let settings = self.config.resolve()?;
         let pool = PartitionedPool::<D>::assemble(&settings, &self.options, None)?;
-        let report = pool.survey(&settings, true).await;
+        let surveyed = pool.survey(&settings, true).await;
         pool.close(settings.boot.check_timeout).await;
-        report
+        Ok(surveyed?.report)
     }
 
     /// Starts the pool.
@@ -115,10 +122,13 @@ impl<D: Driver> Builder<D> {
         let observer = self.observer.as_deref();
         let pool = PartitionedPool::assemble(&settings, &self.options, observer)?;
         let checked = settings.fleet.mode != FleetCheck::Off;
-        let report = pool.survey(&settings, checked).await?;
+        let surveyed = pool.survey(&settings, checked).await?;
         if checked {
-            judge(&report, settings.fleet.mode)?;
-            pool.keep_report(report);
+            judge(&surveyed.report, settings.fleet.mode)?;
+        }
+        pool.warn(&settings, &surveyed, checked);
+        if checked {
+            pool.keep_report(surveyed.report);
         }
         pool.start();
         Ok(pool)
@@ -138,7 +148,9 @@ fn judge(report: &FleetReport, mode: FleetCheck) -> Result<(), BootError> {
     if !report.fits() && mode == FleetCheck::Enforce {
         return Err(BootError::DoesNotFit(Box::new(report.clone())));
     }
-    for warning in report.warnings() {
+    // That of a shared server is a warning of the boot, with or without a fleet check.
+    let is_ours = |warning: &&Warning| !matches!(warning, Warning::SharedServer { .. });
+    for warning in report.warnings().iter().filter(is_ours) {
         tracing::warn!(%warning, "fleet check");
     }
     if !report.fits() {
@@ -149,23 +161,49 @@ fn judge(report: &FleetReport, mode: FleetCheck) -> Result<(), BootError> {
     Ok(())
 }
 
+/// What the look at the servers has found.
+struct Surveyed {
+    report: FleetReport,
+    /// For each partition.
+    idle_session_timeouts: Vec<Option<Duration>>,
+}
+
 impl<D: Driver> PartitionedPool<D> {
+    /// Tells the log what the owner should know, each once, and keeps it.
+    fn warn(&self, settings: &Settings, surveyed: &Surveyed, checked: bool) {
+        let hosts = self.partitions().map(|p| p.endpoint().hosts.as_str());
+        let warnings = warnings(&Seen {
+            settings,
+            report: checked.then_some(&surveyed.report),
+            hosts: hosts.collect(),
+            idle_session_timeouts: &surveyed.idle_session_timeouts,
+        });
+        for warning in &warnings {
+            tracing::warn!(code = %warning.code(), %warning, "to silence it: boot.silence");
+        }
+        self.keep_warnings(warnings);
+    }
+
     /// Connects every partition once and looks at what is there.
-    async fn survey(&self, settings: &Settings, looking: bool) -> Result<FleetReport, BootError> {
+    async fn survey(&self, settings: &Settings, looking: bool) -> Result<Surveyed, BootError> {
         let started = Instant::now();
         let mut survey = Survey::default();
+        let mut idle_session_timeouts = Vec::new();
         for (index, partition) in self.partitions().enumerate() {
             let first = first_connection(partition, &settings.boot, looking, started).await?;
             let sight = match first {
                 First::Connected(connection) => {
                     let service = looking.then_some(settings.service.as_str());
-                    let sight =
+                    let inspected =
                         inspect(partition, connection, service, settings.boot.check_timeout);
-                    sight.await?.map(Ok)
+                    let (session, sight) = inspected.await?;
+                    idle_session_timeouts.push(session.idle_session_timeout);
+                    sight.map(Ok)
                 }
                 First::Full(said) => Some(Err(said)),
                 First::Absent => None,
             };
+            idle_session_timeouts.resize(index + 1, None);
             if let Some(sight) = sight {
                 let budget = settings.budget_of(index);
                 let beside = partition.control_connections();
@@ -178,7 +216,10 @@ impl<D: Driver> PartitionedPool<D> {
                 );
             }
         }
-        Ok(assess(&fleet(settings), &survey.servers()))
+        Ok(Surveyed {
+            report: assess(&fleet(settings), &survey.servers()),
+            idle_session_timeouts,
+        })
     }
 }
 
@@ -245,6 +286,9 @@ fn give_up<D: Driver>(
         tracing::warn!(partition = partition.name(), %endpoint, %error, "starting without the database; nothing was checked");
         return Ok(First::Absent);
     }
+    if let Some(refused) = refused_settings(&error) {
+        return Err(settings_error(partition, refused.clone()));
+    }
     Err(BootError::Unavailable {
         partition: partition.name().to_owned(),
         endpoint: Box::new(partition.endpoint().clone()),
@@ -253,26 +297,42 @@ fn give_up<D: Driver>(
     })
 }
 
-/// Reads the session limits back, and looks at the server if a service name is given to look with.
+fn refused_settings(error: &AcquireError) -> Option<&SettingsNotInForce> {
+    error.failure()?.source()?.downcast_ref()
+}
+
+fn settings_error<D: Driver>(partition: &Partition<D>, settings: SettingsNotInForce) -> BootError {
+    BootError::SettingsNotInForce {
+        partition: partition.name().to_owned(),
+        endpoint: Box::new(partition.endpoint().clone()),
+        settings: settings.settings,
+    }
+}
+
+/// Reads session limits and settings back, and looks at the server if a service name is given to look with.
 async fn inspect<D: Driver>(
     partition: &Partition<D>,
     mut connection: Connection<D>,
     service: Option<&str>,
     limit: Duration,
-) -> Result<Option<Sight>, BootError> {
+) -> Result<(Session, Option<Sight>), BootError> {
     let looking = async {
         let missing = limits::not_in_force(&mut connection, partition.settings()).await?;
+        let session = sessions::look(&mut connection, partition.settings()).await?;
         let sight = match service {
             Some(service) => Some(look(&mut connection, service).await?),
             None => None,
         };
-        Ok((missing, sight))
+        Ok((missing, session, sight))
     };
     let late = || Failure::new(None, format!("no answer within {}", Seconds(limit)));
     let looked = timeout(limit, looking).await;
     match looked.unwrap_or_else(|_elapsed| Err(late())) {
-        Ok((missing, sight)) if missing.is_empty() => Ok(sight),
-        Ok((limits, _)) => Err(BootError::LimitsNotInForce {
+        Ok((missing, session, sight)) if missing.is_empty() => match session.not_in_force {
+            Some(settings) => Err(settings_error(partition, settings)),
+            None => Ok((session, sight)),
+        },
+        Ok((limits, ..)) => Err(BootError::LimitsNotInForce {
             partition: partition.name().to_owned(),
             endpoint: Box::new(partition.endpoint().clone()),
             limits,

@@ -27,6 +27,7 @@ use crate::driver::Driver;
 use crate::fleet::FleetReport;
 use crate::observe::Observer;
 use crate::status::{CallSite, PoolStatus};
+use crate::warning::BootWarning;
 
 use closing::begin_to_take;
 
@@ -42,6 +43,7 @@ struct Inner<D: Driver> {
     transactional: usize,
     analytical: usize,
     fleet: OnceLock<FleetReport>,
+    warnings: OnceLock<Vec<BootWarning>>,
     external: Vec<ExternalSettings>,
 }
 
@@ -75,6 +77,7 @@ impl<D: Driver> PartitionedPool<D> {
                 transactional,
                 analytical,
                 fleet: OnceLock::new(),
+                warnings: OnceLock::new(),
                 external: settings.fleet.external.clone(),
             }),
         })
@@ -90,6 +93,18 @@ impl<D: Driver> PartitionedPool<D> {
     pub(crate) fn keep_report(&self, report: FleetReport) {
         // Set once, by the one boot of this pool.
         let _ = self.inner.fleet.set(report);
+    }
+
+    pub(crate) fn keep_warnings(&self, warnings: Vec<BootWarning>) {
+        // Set once, by the one boot of this pool.
+        let _ = self.inner.warnings.set(warnings);
+    }
+
+    /// What its owner should know, but for what was [silenced](crate::config::BootConfig::silence): each was told to
+    /// the log when the pool was started.
+    #[must_use]
+    pub fn warnings(&self) -> &[BootWarning] {
+        self.inner.warnings.get().map_or(&[], Vec::as_slice)
     }
 
     /// The pools of each replica that are declared, and are not managed here.

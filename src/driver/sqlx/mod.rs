@@ -76,7 +76,7 @@ use tokio::sync::OnceCell;
 use crate::config::PartitionSettings;
 use crate::driver::{Driver, End, Endpoint, Leash, Readiness, Rows};
 use crate::error::Failure;
-use crate::session::dress;
+use crate::session::{SettingNotInForce, SettingsNotInForce, dress, one_by_one};
 
 use control::{Backend, Control};
 pub use error::acquire_error;
@@ -131,6 +131,9 @@ pub enum Error {
     /// A connection that was idle is not usable any more.
     #[error("the connection is lost, or its answers are out of order")]
     Lost,
+    /// The server refuses settings of the partition.
+    #[error(transparent)]
+    Settings(SettingsNotInForce),
     /// The server did not say which backend it is.
     #[error("the server did not tell the process id and the start of its backend")]
     Nameless,
@@ -171,6 +174,23 @@ impl Sqlx {
     }
 }
 
+impl Sqlx {
+    /// Why a session could not be dressed: which settings the server refuses, if it is that.
+    async fn told_apart(&self, connection: &mut PgConnection, error: Error) -> Error {
+        if !matches!(&error, Error::Sqlx(error) if sqlstate(error).is_some()) {
+            return error;
+        }
+        let mut refused = Vec::new();
+        for (name, wanted, sql) in one_by_one(&self.settings) {
+            if let Err(error) = raw_sql(AssertSqlSafe(sql)).execute(&mut *connection).await {
+                let failure = Self::failure(error.into());
+                refused.extend(SettingNotInForce::refused(name, wanted, &failure));
+            }
+        }
+        SettingsNotInForce::of(refused).map_or(error, Error::Settings)
+    }
+}
+
 impl Manager for Sqlx {
     type Type = Session;
     type Error = Error;
@@ -190,6 +210,7 @@ impl Manager for Sqlx {
                 Ok(Session::new(connection, backend, control, version))
             }
             Err(error) => {
+                let error = self.told_apart(&mut connection, error).await;
                 let _ = connection.close().await;
                 Err(error)
             }
@@ -300,6 +321,7 @@ impl Driver for Sqlx {
             }
             Error::Sqlx(::sqlx::Error::Io(error)) => Failure::new(None, error),
             Error::Sqlx(error) => Failure::new(None, error),
+            Error::Settings(error) => Failure::new(None, error),
             other => Failure::new(None, other),
         }
     }

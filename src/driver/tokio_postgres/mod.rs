@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 use crate::config::PartitionSettings;
 use crate::driver::{Driver, End, Endpoint, Leash, Readiness, Rows};
 use crate::error::Failure;
-use crate::session::{dress, version_num};
+use crate::session::{SettingNotInForce, SettingsNotInForce, dress, one_by_one, version_num};
 
 use connect::Failed;
 pub use session::Session;
@@ -81,6 +81,26 @@ impl Connect for Landed {
     }
 }
 
+impl TokioPostgres {
+    /// Why a session could not be dressed: which settings the server refuses, if it is that.
+    async fn told_apart(&self, session: &Session, error: DriverError) -> Error {
+        if error.code().is_none() {
+            return error.into();
+        }
+        let mut refused = Vec::new();
+        for (name, wanted, sql) in one_by_one(&self.settings) {
+            if let Err(error) = session.client().batch_execute(&sql).await {
+                let failure = Self::failure(error.into());
+                refused.extend(SettingNotInForce::refused(name, wanted, &failure));
+            }
+        }
+        match SettingsNotInForce::of(refused) {
+            Some(refused) => Error(Failed::Settings(refused)),
+            None => error.into(),
+        }
+    }
+}
+
 impl Manager for TokioPostgres {
     type Type = Session;
     type Error = Error;
@@ -102,9 +122,10 @@ impl Manager for TokioPostgres {
                 Ok(session)
             }
             Err(error) => {
+                let error = self.told_apart(&session, error).await;
                 // It counts until its backend is gone.
                 session.close().await;
-                Err(error.into())
+                Err(error)
             }
         }
     }
@@ -190,13 +211,14 @@ impl Driver for TokioPostgres {
     fn failure(error: Error) -> Failure {
         let sqlstate = match &error.0 {
             Failed::Driver(error) => error.code().map(|code| code.code().to_owned()),
-            Failed::Io(_) => None,
+            Failed::Io(_) | Failed::Settings(_) => None,
         };
         match error.0 {
             // It has no cause that could be recognised later.
             Failed::Driver(error) if error.is_closed() => Failure::lost(error),
             Failed::Driver(error) => Failure::new(sqlstate, error),
             Failed::Io(error) => Failure::new(sqlstate, error),
+            Failed::Settings(error) => Failure::new(sqlstate, error),
         }
     }
 }
