@@ -87,7 +87,7 @@ pub use driver_sqlx::Sqlx;
 pub use driver_tokio_postgres::TokioPostgres;
 pub use error::{AcquireError, Rejection, RunError};
 pub use pool::{
-    CloseReport, Connection, Deadline, Holders, NotAsked, Partition, PartitionDiagnosis,
+    CloseReport, Connection, Deadline, Detached, Holders, NotAsked, Partition, PartitionDiagnosis,
     PartitionedPool, PoolDiagnosis, StillHeld, TakenAway,
 };
 pub use status::{

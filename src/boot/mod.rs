@@ -5,19 +5,23 @@ mod limits;
 mod sessions;
 mod warnings;
 
-use std::error::Error as _;
+use std::error::Error;
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::config::{BootSettings, FleetCheck, PoolConfig, Settings, WhenUnavailable};
+use crate::config::{
+    BootSettings, FleetCheck, PartitionSettings, PoolConfig, Settings, WhenUnavailable,
+};
 use crate::driver::Driver;
 use crate::error::{AcquireError, Failure};
 use crate::fleet::check::{Sight, Survey, fleet, look};
 use crate::fleet::{FleetReport, Warning, assess};
 use crate::observe::Observer;
-use crate::pool::{Connection, Partition, PartitionedPool};
+use crate::pool::{Connection, OnConnect, Partition, PartitionedPool};
 use crate::session::SettingsNotInForce;
 use crate::status::Seconds;
 
@@ -36,6 +40,7 @@ pub struct Builder<D: Driver> {
     config: PoolConfig,
     options: D::Options,
     observer: Option<Box<dyn Observer>>,
+    on_connect: Option<OnConnect<D>>,
 }
 
 impl<D: Driver> PartitionedPool<D> {
@@ -57,6 +62,7 @@ impl<D: Driver> PartitionedPool<D> {
             config,
             options: D::Options::default(),
             observer: None,
+            on_connect: None,
         }
     }
 
@@ -85,6 +91,49 @@ impl<D: Driver> Builder<D> {
         self
     }
 
+    /// What the service does to each connection before anyone gets it, after its session limits and
+    /// [settings](crate::config::PartitionConfig::setting) are in force: for what no setting can say. `hook` is given
+    /// the driver's client, and the settings of the partition.
+    ///
+    /// It is the last part of putting a session in order, so it runs again whenever that is done: when a connection is
+    /// opened, when it is taken over from another partition of its budget (for the partition that takes it), and after each
+    /// hold where `reset_session` is on, while the slot is held. What it does must be fit to be done again: prepared
+    /// statements, for one, outlive a reset. A transaction that it leaves open is rolled back.
+    ///
+    /// Its time is a part of `connect_timeout`; what takes longer is cancelled on the server. If it fails, or is late, the
+    /// connection is closed, and a caller that waits for it is told so in [`Phase::OnConnect`](crate::error::Phase::OnConnect),
+    /// as of a connect that has failed. The connections that the boot check opens are prepared by it, too.
+    ///
+    /// # Examples
+    /// ```
+    /// use partitioned_pool::config::PoolConfig;
+    /// use partitioned_pool::{BootError, PartitionedPool, TokioPostgres};
+    ///
+    /// async fn start(config: PoolConfig) -> Result<PartitionedPool<TokioPostgres>, BootError> {
+    ///     let pool = PartitionedPool::<TokioPostgres>::builder(config);
+    ///     let pool = pool.on_connect(|client, partition| Box::pin(async move {
+    ///         let sql = "SELECT set_config('shop.partition', $1, false)";
+    ///         client.execute(sql, &[&partition.name]).await?;
+    ///         Ok(())
+    ///     }));
+    ///     pool.connect().await
+    /// }
+    /// ```
+    pub fn on_connect<F>(mut self, hook: F) -> Self
+    where
+        F: for<'a> Fn(
+                &'a mut D::Client,
+                &'a PartitionSettings,
+            ) -> Pin<
+                Box<dyn Future<Output = Result<(), Box<dyn Error + Send + Sync>>> + Send + 'a>,
+            > + Send
+            + Sync
+            + 'static,
+    {
+        self.on_connect = Some(OnConnect::new(hook));
+        self
+    }
+
     /// The fleet check alone: what [`connect`](Self::connect) would find, as a report, whether it
     /// fits or not. Nothing stays connected. For a pipeline, or an init container.
     ///
@@ -95,7 +144,8 @@ impl<D: Driver> Builder<D> {
     /// Outside of a tokio runtime.
     pub async fn check(self) -> Result<FleetReport, BootError> {
         let settings = self.config.resolve()?;
-        let pool = PartitionedPool::<D>::assemble(&settings, &self.options, None)?;
+        let on_connect = self.on_connect.as_ref();
+        let pool = PartitionedPool::<D>::assemble(&settings, &self.options, None, on_connect)?;
         let surveyed = pool.survey(&settings, true).await;
         pool.close(settings.boot.check_timeout).await;
         Ok(surveyed?.report)
@@ -120,7 +170,8 @@ impl<D: Driver> Builder<D> {
     pub async fn connect(self) -> Result<PartitionedPool<D>, BootError> {
         let settings = self.config.resolve()?;
         let observer = self.observer.as_deref();
-        let pool = PartitionedPool::assemble(&settings, &self.options, observer)?;
+        let on_connect = self.on_connect.as_ref();
+        let pool = PartitionedPool::assemble(&settings, &self.options, observer, on_connect)?;
         let checked = settings.fleet.mode != FleetCheck::Off;
         let surveyed = pool.survey(&settings, checked).await?;
         if checked {

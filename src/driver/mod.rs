@@ -3,6 +3,7 @@
 //! Connections are created and checked through deadpool's [`Manager`]; [`Driver`] adds what a manager
 //! cannot say: whether a backend is quiet, how to make it so, and how to see its end.
 
+use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -156,4 +157,10 @@ pub trait Driver: Manager<Type: Send, Error: Send> + Sized + 'static {
 
     /// The driver's error, as ours.
     fn failure(error: Self::Error) -> Failure;
+
+    /// What a service's own work on a connection has returned, as ours: an error of the driver's client is told as
+    /// [`failure`](Self::failure) tells it. Default: without a SQLSTATE.
+    fn failure_of(error: Box<dyn Error + Send + Sync>) -> Failure {
+        Failure::new(None, error)
+    }
 }

@@ -7,10 +7,13 @@ mod closing;
 mod connection;
 mod core;
 mod deadline;
+mod detached;
 mod diagnosing;
 mod history;
 mod holders;
 mod leaving;
+mod nested;
+mod on_connect;
 mod opening;
 mod pace;
 mod partition;
@@ -34,8 +37,10 @@ use closing::begin_to_take;
 pub use closing::{CloseReport, StillHeld, TakenAway};
 pub use connection::Connection;
 pub use deadline::Deadline;
+pub use detached::Detached;
 pub use diagnosing::{PartitionDiagnosis, PoolDiagnosis};
 pub use holders::{Holders, NotAsked};
+pub(crate) use on_connect::OnConnect;
 pub use partition::Partition;
 
 struct Inner<D: Driver> {
@@ -64,8 +69,9 @@ impl<D: Driver> PartitionedPool<D> {
         settings: &Settings,
         options: &D::Options,
         observer: Option<&dyn Observer>,
+        on_connect: Option<&OnConnect<D>>,
     ) -> Result<Self, ConfigError> {
-        let partitions = assemble::partitions(settings, options, observer)?;
+        let partitions = assemble::partitions(settings, options, observer, on_connect)?;
         let position = |name: &str| {
             let found = partitions.iter().position(|p| p.name() == name);
             found.expect("bug: the settings have both partitions")
@@ -245,6 +251,7 @@ impl<D: Driver> PartitionedPool<D> {
             let _ = timeout_at(deadline.instant(), retire).await;
         }
         self.sample();
+        report.detached = self.partitions().map(|p| p.status().detached).sum();
         report
     }
 

@@ -62,6 +62,7 @@ mod session;
 mod settle;
 mod transaction;
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -311,6 +312,13 @@ impl Driver for Sqlx {
             (0..row.len()).map(column).collect()
         };
         Ok(rows.iter().map(columns).collect())
+    }
+
+    fn failure_of(error: Box<dyn StdError + Send + Sync>) -> Failure {
+        match error.downcast::<::sqlx::Error>() {
+            Ok(error) => Self::failure((*error).into()),
+            Err(error) => Failure::new(None, error),
+        }
     }
 
     fn failure(error: Error) -> Failure {

@@ -9,6 +9,7 @@ mod watch;
 mod wire;
 
 use std::cell::Cell;
+use std::error::Error as StdError;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -206,6 +207,13 @@ impl Driver for TokioPostgres {
             _ => None,
         };
         Ok(messages.into_iter().filter_map(row).collect())
+    }
+
+    fn failure_of(error: Box<dyn StdError + Send + Sync>) -> Failure {
+        match error.downcast::<DriverError>() {
+            Ok(error) => Self::failure((*error).into()),
+            Err(error) => Failure::new(None, error),
+        }
     }
 
     fn failure(error: Error) -> Failure {
