@@ -87,8 +87,8 @@ pub use driver_sqlx::Sqlx;
 pub use driver_tokio_postgres::TokioPostgres;
 pub use error::{AcquireError, Rejection, RunError};
 pub use pool::{
-    CloseReport, Connection, Deadline, Detached, Holders, NotAsked, Partition, PartitionDiagnosis,
-    PartitionedPool, PoolDiagnosis, StillHeld, TakenAway,
+    CloseReport, Connection, Deadline, Detached, Health, Holders, NotAsked, NotReady, Partition,
+    PartitionDiagnosis, PartitionHealth, PartitionedPool, PoolDiagnosis, StillHeld, TakenAway,
 };
 pub use status::{
     BudgetStatus, CallSite, Held, Holder, OldestHolds, PartitionStatus, PoolStatus, Statement,

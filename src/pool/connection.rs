@@ -197,6 +197,14 @@ impl<D: Driver> Connection<D> {
         (&self.core.driver, &mut link.client)
     }
 
+    #[allow(
+        dead_code,
+        reason = "not every driver has something of its own to offer"
+    )]
+    pub(crate) fn session(&self) -> &D::Type {
+        &self.link().client
+    }
+
     fn link(&self) -> &LinkOf<D> {
         &self.held.as_ref().expect(EMPTY).1
     }

@@ -17,6 +17,7 @@ use crate::observe::Watch;
 use crate::status::{Held, Holder, PartitionStatus};
 
 use super::budget::Budget;
+use super::health::Pulse;
 use super::history::History;
 use super::leaving::{Leaving, see_the_end};
 use super::on_connect::Prepares;
@@ -41,6 +42,7 @@ pub(super) struct Core<D: Driver> {
     pub(super) budget: Arc<Budget<D>>,
     pub(super) watch: Watch,
     pub(super) prepares: Prepares<D>,
+    pub(super) pulse: Pulse,
     /// What it went through lately. Locked before the bulkhead, never after it.
     pub(super) history: Mutex<History>,
     /// The other partitions on the same server.
@@ -67,6 +69,7 @@ impl<D: Driver> Core<D> {
             budget: Arc::clone(budget),
             watch,
             prepares,
+            pulse: Pulse::default(),
             history: Mutex::default(),
             neighbours: OnceLock::new(),
             runtime,
@@ -177,6 +180,7 @@ impl<D: Driver> Core<D> {
 
     /// An opening failed. Returns how long the caller has to sleep before it probes, if it must.
     pub(super) fn opening_failed(&self, failure: Failure) -> Option<Duration> {
+        self.pulse.fails(self.bulkhead.now(), failure.clone());
         let partition = &self.settings.name;
         let endpoint = self.driver.endpoint();
         match self

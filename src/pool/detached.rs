@@ -39,9 +39,9 @@ impl<D: Driver> Detached<D> {
         &self.core.settings.name
     }
 
-    #[expect(
+    #[allow(
         dead_code,
-        reason = "only some drivers have something of their own to offer"
+        reason = "not every driver has something of its own to offer"
     )]
     pub(crate) fn session(&self) -> &D::Type {
         &self.link().client

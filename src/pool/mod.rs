@@ -9,6 +9,7 @@ mod core;
 mod deadline;
 mod detached;
 mod diagnosing;
+mod health;
 mod history;
 mod holders;
 mod leaving;
@@ -39,6 +40,7 @@ pub use connection::Connection;
 pub use deadline::Deadline;
 pub use detached::Detached;
 pub use diagnosing::{PartitionDiagnosis, PoolDiagnosis};
+pub use health::{Health, NotReady, PartitionHealth};
 pub use holders::{Holders, NotAsked};
 pub(crate) use on_connect::OnConnect;
 pub use partition::Partition;
@@ -215,6 +217,40 @@ impl<D: Driver> PartitionedPool<D> {
             let cores: Vec<_> = self.partitions().map(|p| &p.core).collect();
             holders::holders_with_statements(&cores, by, deadline).await
         }
+    }
+
+    /// Whether each partition can serve, for a readiness probe; known by `deadline`, which all share.
+    ///
+    /// A partition is ready if its server has answered lately: a connection was opened, or came back quiet, in the last
+    /// second. Else one connection that is idle is asked; if there is none, one is opened as the prober would, which then
+    /// stays. It is not ready if that fails or has no answer in time, while no connection can be opened, and when the
+    /// pool is closed. A partition of which every connection is in use is ready, as long as nothing says otherwise: being
+    /// full is no reason to be taken out of service.
+    ///
+    /// It takes no slot, joins no queue and never makes a connection more than the budget has. Under load it asks nothing,
+    /// and else one round trip for each partition. A connection that does not answer is closed.
+    ///
+    /// **Readiness, not liveness.** A service that is taken out because its reports have no standby serves nobody: look
+    /// at the partitions that it cannot do without. A liveness probe asks nothing of the database, not even this:
+    /// to start the process anew mends no database, and brings it a storm of connections.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the connections that are being asked.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use partitioned_pool::{PartitionedPool, TokioPostgres};
+    /// /// Status and text of `/ready`, for a probe with a timeout of a second.
+    /// async fn readiness(pool: &PartitionedPool<TokioPostgres>) -> (u16, String) {
+    ///     let health = pool.ready(Duration::from_millis(800)).await;
+    ///     let checkout = health.of("transactional").is_some_and(|one| one.is_ready());
+    ///     (if checkout { 200 } else { 503 }, health.to_string())
+    /// }
+    /// ```
+    pub async fn ready(&self, deadline: impl Into<Deadline>) -> Health {
+        let cores: Vec<_> = self.partitions().map(|p| &p.core).collect();
+        health::ready(&cores, deadline.into()).await
     }
 
     /// Tells the observer what every partition looks like now, as happens once a second anyway, and at

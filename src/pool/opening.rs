@@ -65,6 +65,7 @@ impl<D: Driver> Opening<D> {
 
     fn arrive(mut self, took: Duration) {
         self.core.watch.tell(|| Event::Opened { took });
+        self.core.pulse.beats(self.core.bulkhead.now());
         let place = self.place.take().expect("bug: an opening without a place");
         let client = self.client.take().expect("bug: nothing was opened");
         let leash = D::leash(&client);

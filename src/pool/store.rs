@@ -618,6 +618,11 @@ impl<C> Store<C> {
         living.map(|link| link.idle_since).max()
     }
 
+    /// Whether a connection of `class` is being opened.
+    pub(super) fn is_opening(&self, class: ClassId) -> bool {
+        self.counts(class).of(Stage::Opening) > 0
+    }
+
     /// Keeps nothing of `class` from now on, and tells each of its seekers.
     pub(super) fn close(&mut self, class: ClassId) -> Vec<Waker> {
         let shelf = self.shelf(class);

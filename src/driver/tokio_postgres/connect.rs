@@ -23,6 +23,7 @@ use tokio::task::JoinHandle;
 
 use crate::session::SettingsNotInForce;
 
+use super::messages::{Attentive, Hearing};
 use super::watch::{Tap, Watch, Watched, Wire};
 
 /// An open connection, with what is known of it.
@@ -32,6 +33,7 @@ pub(super) struct Opened {
     pub(super) task: JoinHandle<()>,
     pub(super) server_version: String,
     pub(super) route: Route,
+    pub(super) hearing: Arc<Hearing>,
 }
 
 /// The way that a cancel request has to take.
@@ -194,7 +196,9 @@ impl Opened {
     {
         let server_version = connection.parameter("server_version").unwrap_or_default();
         let server_version = server_version.to_owned();
-        let watched = Watched::new(connection, Arc::clone(&watch));
+        let hearing = Hearing::new();
+        let attentive = Attentive::new(connection, Arc::clone(&hearing));
+        let watched = Watched::new(attentive, Arc::clone(&watch));
         let task = tokio::spawn(async move {
             if let Err(error) = watched.await {
                 tracing::debug!(%error, "a connection ended");
@@ -206,6 +210,7 @@ impl Opened {
             task,
             server_version,
             route,
+            hearing,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod cancel;
 mod connect;
+mod messages;
 mod session;
 mod settle;
 mod url;
@@ -26,6 +27,7 @@ use crate::error::Failure;
 use crate::session::{SettingNotInForce, SettingsNotInForce, dress, one_by_one, version_num};
 
 use connect::Failed;
+pub use messages::{Heard, MESSAGES_KEPT, Messages};
 pub use session::Session;
 
 /// The crates whose types a service meets here, in the versions that this crate is built on.
@@ -115,7 +117,14 @@ impl Manager for TokioPostgres {
         // another partition takes over, and nobody asks for it.
         self.manager.detach(&mut wrapper);
         let version = version_num(&opened.server_version);
-        let mut session = Session::new(wrapper, opened.watch, opened.task, opened.route, version);
+        let mut session = Session::new(
+            wrapper,
+            opened.watch,
+            opened.task,
+            opened.route,
+            opened.hearing,
+            version,
+        );
         let dress = dress(&self.settings, version);
         match session.client().simple_query(&dress).await {
             Ok(messages) => {
