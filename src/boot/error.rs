@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::config::ConfigError;
 use crate::driver::Endpoint;
-use crate::error::{AcquireError, Failure};
+use crate::error::{AcquireError, Failure, Phase};
 use crate::fleet::FleetReport;
 use crate::session::SettingNotInForce;
 use crate::status::Seconds;
@@ -25,7 +25,7 @@ pub enum BootError {
         "partition {partition}: no connection to {endpoint} within {}:\n  {}{}",
         Seconds(*tried),
         reported(error),
-        hint(advice(error).unwrap_or("check the url, and that the server is up and reachable from here"))
+        hint(advice(error))
     )]
     Unavailable {
         /// The partition.
@@ -114,17 +114,26 @@ fn hint(text: &str) -> String {
 
 fn reported(error: &AcquireError) -> String {
     let text = match error {
+        AcquireError::Failed {
+            phase: phase @ Phase::OnConnect,
+            failure,
+            ..
+        } => format!("{phase} failed: {failure}"),
         AcquireError::Failed { failure, .. } => failure.to_string(),
         other => other.to_string(),
     };
     text.replace('\n', "\n  ")
 }
 
-fn advice(error: &AcquireError) -> Option<&'static str> {
-    match error {
+fn advice(error: &AcquireError) -> &'static str {
+    let known = match error {
+        _ if error.phase() == Phase::OnConnect => {
+            Some("mend what was given to Builder::on_connect, or give it more connect_timeout")
+        }
         AcquireError::Failed { failure, .. } => failure.advice(),
         _ => None,
-    }
+    };
+    known.unwrap_or("check the url, and that the server is up and reachable from here")
 }
 
 /// Each setting with what to do about it.

@@ -303,6 +303,11 @@ async fn first_connection<D: Driver>(
             Err(error) => error,
         };
         let tried = started.elapsed();
+        // Nobody else holds a slot yet: it is that of another partition of the budget, on its way back.
+        if error.is_rejection() && tried < boot.check_timeout {
+            sleep(pause).await;
+            continue;
+        }
         let left = patience.saturating_sub(tried);
         if left.is_zero() || is_final(&error) {
             return give_up(partition, boot, looking, error, tried);
