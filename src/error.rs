@@ -20,6 +20,9 @@ pub enum Phase {
     Password,
     /// Opening a connection: address, TLS, authentication, session limits.
     Connect,
+    /// What the service does to a connection that was opened, before anyone gets it:
+    /// [`Builder::on_connect`](crate::Builder::on_connect).
+    OnConnect,
     /// Checking a connection that was idle for long.
     Validate,
 }
@@ -32,6 +35,7 @@ impl Phase {
             Self::Wait => "wait",
             Self::Password => "password",
             Self::Connect => "connect",
+            Self::OnConnect => "on_connect",
             Self::Validate => "validate",
         }
     }
@@ -123,12 +127,18 @@ pub struct Rejection {
     pub in_use: u32,
     /// Slots whose callers have left, and whose connections are not yet quiet or gone.
     pub returning: u32,
+    /// Slots whose connections were [detached](crate::Connection::detach), and are still open.
+    pub detached: u32,
     /// Open connections that nobody holds.
     pub idle: u32,
     /// Callers in the queue.
     pub waiting: u32,
     /// The bound of the queue.
     pub max_waiters: u32,
+    /// In debug builds, the oldest connection of the same budget that the refused task had acquired itself and had
+    /// not given back: whoever waits for a slot while holding one can wait for itself. Always `None` in release builds,
+    /// which do not look. See [`Partition`](crate::Partition#one-connection-a-task) for the rule that avoids it.
+    pub own_hold: Option<Holder>,
     /// Who has held longest, and for how long: the oldest few.
     pub oldest_holds: OldestHolds,
     /// When to come back: the expected time until everyone who waits now, and one more, has had a
@@ -156,6 +166,7 @@ impl fmt::Display for Rejection {
             idle,
             waiting,
             returning,
+            detached,
             ..
         } = self;
         write!(
@@ -165,10 +176,16 @@ impl fmt::Display for Rejection {
         if *returning > 0 {
             write!(f, ", on their way back {returning}")?;
         }
+        if *detached > 0 {
+            write!(f, ", detached {detached}")?;
+        }
         match self.oldest_holds.len() {
             0 => {}
             1 => write!(f, "; oldest hold {}", self.oldest_holds)?,
             _ => write!(f, "; oldest holds {}", self.oldest_holds)?,
+        }
+        if let Some(own) = &self.own_hold {
+            write!(f, "; this task itself holds one: {own}")?;
         }
         if let Some(budget) = &self.shared_budget {
             write!(f, "; {budget}")?;
@@ -194,6 +211,8 @@ pub struct Failure {
     sqlstate: Option<String>,
     /// The other side ended the connection without a word.
     is_lost: bool,
+    /// The part of opening a connection that has failed, if it was one of its own.
+    phase: Option<Phase>,
     source: Arc<dyn StdError + Send + Sync>,
 }
 
@@ -206,6 +225,7 @@ impl Failure {
         Self {
             sqlstate,
             is_lost: false,
+            phase: None,
             source: source.into().into(),
         }
     }
@@ -217,6 +237,20 @@ impl Failure {
             is_lost: true,
             ..Self::new(None, source)
         }
+    }
+
+    /// The same failure, of this part of opening a connection.
+    #[must_use]
+    pub fn in_phase(mut self, phase: Phase) -> Self {
+        self.phase = Some(phase);
+        self
+    }
+
+    /// The part of opening a connection that has failed, if it was another than connecting itself.
+    #[must_use]
+    pub fn phase(&self) -> Option<Phase> {
+        let of_password = || self.password_provider().map(|_| Phase::Password);
+        self.phase.or_else(of_password)
     }
 
     /// The server's SQLSTATE: five characters, such as `53300`.
@@ -271,14 +305,6 @@ impl Failure {
     pub fn password_provider(&self) -> Option<&str> {
         let found = self.causes().find_map(|cause| cause.downcast_ref());
         found.map(NoPassword::provider)
-    }
-
-    /// The part of opening a connection that failed.
-    pub(crate) fn phase(&self) -> Phase {
-        match self.password_provider() {
-            Some(_) => Phase::Password,
-            None => Phase::Connect,
-        }
     }
 
     fn causes(&self) -> impl Iterator<Item = &(dyn StdError + 'static)> {

@@ -84,6 +84,7 @@ mod tls;
 #[cfg(all(not(feature = "tls"), feature = "tokio-postgres"))]
 #[path = "driver/tokio_postgres/tls_absent.rs"]
 mod tls;
+mod warning;
 
 pub use boot::{BootError, Builder, NotInForce};
 pub use driver::Driver;
@@ -93,12 +94,13 @@ pub use driver_sqlx::Sqlx;
 pub use driver_tokio_postgres::TokioPostgres;
 pub use error::{AcquireError, Rejection, RunError};
 pub use pool::{
-    CloseReport, Connection, Deadline, Holders, NotAsked, Partition, PartitionDiagnosis,
-    PartitionedPool, PoolDiagnosis, StillHeld, TakenAway,
+    CloseReport, Connection, Deadline, Detached, Health, Holders, NotAsked, NotReady, Partition,
+    PartitionDiagnosis, PartitionHealth, PartitionedPool, PoolDiagnosis, StillHeld, TakenAway,
 };
 pub use status::{
     BudgetStatus, CallSite, Held, Holder, OldestHolds, PartitionStatus, PoolStatus, Statement,
 };
+pub use warning::BootWarning;
 
 /// The README's code is compiled.
 #[cfg(all(doctest, feature = "sqlx", feature = "tokio-postgres"))]

@@ -18,7 +18,7 @@
 //!
 //! | metric | kind | meaning |
 //! |---|---|---|
-//! | `db.client.connection.count` * | gauge | connections by `db.client.connection.state`: `used`, `idle`, and of our own `opening`, `returning`, `closing`, `ghost`; their sum is what the server may count, and never exceeds the maximum |
+//! | `db.client.connection.count` * | gauge | connections by `db.client.connection.state`: `used`, `idle`, and of our own `opening`, `returning`, `closing`, `ghost`, `detached`; their sum is what the server may count, and never exceeds the maximum |
 //! | `db.client.connection.max` * | gauge | the most connections of the partition |
 //! | `db.client.connection.idle.min` * | gauge | idle connections that are kept ready |
 //! | `db.client.connection.pending_requests` * | gauge | callers that wait for a slot |
@@ -41,8 +41,8 @@
 //! |---|---|
 //! | `acquired` | `none` |
 //! | `rejected` | `queue_full`, `no_free_slot`, `deadline_too_short`, `wait_timeout` or `closed`: the database was not asked |
-//! | `timed_out` | the phase that used up the time: `connect` or `validate` (`wait` is `rejected`, `wait_timeout`) |
-//! | `failed` | the phase in which the database, or the way to it, said no: `connect` |
+//! | `timed_out` | the phase that used up the time: `connect`, `on_connect` or `validate` (`wait` is `rejected`, `wait_timeout`) |
+//! | `failed` | the phase in which the database, or the way to it, said no: `connect` or `on_connect` |
 //! | `abandoned` | `none`: the caller dropped its call before it was answered |
 //!
 //! Gauges are set once a second, by [`PartitionedPool::sample`](crate::PartitionedPool::sample), and at
@@ -284,6 +284,7 @@ struct Gauges {
     returning: Gauge,
     closing: Gauge,
     ghosts: Gauge,
+    detached: Gauge,
     max: Gauge,
     min_idle: Gauge,
     waiting: Gauge,
@@ -303,6 +304,7 @@ impl Gauges {
             returning: state("returning"),
             closing: state("closing"),
             ghosts: state("ghost"),
+            detached: state("detached"),
             max: gauge(&MAX),
             min_idle: gauge(&IDLE_MIN),
             waiting: gauge(&PENDING),
@@ -319,6 +321,7 @@ impl Gauges {
         self.returning.set(status.returning);
         self.closing.set(status.closing);
         self.ghosts.set(status.ghosts);
+        self.detached.set(status.detached);
         self.max.set(status.max_connections);
         self.min_idle.set(status.min_idle);
         self.waiting.set(status.waiting);
@@ -381,6 +384,7 @@ struct ByPhase {
     wait: Counter,
     password: Counter,
     connect: Counter,
+    on_connect: Counter,
     validate: Counter,
 }
 
@@ -390,6 +394,7 @@ impl ByPhase {
             wait: make(Phase::Wait),
             password: make(Phase::Password),
             connect: make(Phase::Connect),
+            on_connect: make(Phase::OnConnect),
             validate: make(Phase::Validate),
         }
     }
@@ -399,6 +404,7 @@ impl ByPhase {
             Phase::Wait => &self.wait,
             Phase::Password => &self.password,
             Phase::Connect => &self.connect,
+            Phase::OnConnect => &self.on_connect,
             Phase::Validate => &self.validate,
         }
     }

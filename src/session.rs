@@ -1,10 +1,11 @@
 //! The session limits of a partition as SQL, for whatever server version: what a driver sends when it has
 //! connected.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use crate::config::PartitionSettings;
+use crate::error::Failure;
 
 /// How often a backend that runs a query looks whether its client is still there (Postgres 14+).
 pub(crate) const CLIENT_CHECK_INTERVAL: &str = "500ms";
@@ -53,7 +54,7 @@ pub(crate) fn limits(settings: &PartitionSettings, version: u32) -> Vec<ServerLi
 pub const UNDRESS: &str = "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; UNLISTEN *; \
      SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES;";
 
-/// One statement that puts the limits and the name of a partition in force for a session on a server of `version`
+/// One statement that puts the limits, the name and the further settings of a partition in force for a session on a server of `version`
 /// (`server_version_num`); what that version does not know is left out. The first column of its one row
 /// is the process id of the backend.
 ///
@@ -74,18 +75,20 @@ pub const UNDRESS: &str = "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET A
 #[must_use]
 pub fn dress(settings: &PartitionSettings, version: u32) -> String {
     let mut sql = String::from("SELECT pg_backend_pid(), ");
-    // It is printable ASCII, so that a quote is all there is to escape, whatever the server's settings.
-    let application_name = settings.application_name.replace('\'', "''");
+    let application_name = literal(&settings.application_name);
     let _ = write!(
         sql,
-        "set_config('application_name', E'{}', false), ",
-        application_name.replace('\\', "\\\\")
+        "set_config('application_name', {application_name}, false), "
     );
     for ServerLimit { name, millis, .. } in limits(settings, version) {
         let _ = write!(sql, "set_config('{name}', '{millis}', false), ");
     }
     for (name, value) in SERVER_KEEPALIVE {
         let _ = write!(sql, "set_config('{name}', '{value}', false), ");
+    }
+    for (name, value) in &settings.session_settings {
+        let (name, value) = (literal(name), literal(value));
+        let _ = write!(sql, "set_config({name}, {value}, false), ");
     }
     // Where the platform cannot do it, setting it is an error.
     let check = if version >= 140_000 {
@@ -95,6 +98,132 @@ pub fn dress(settings: &PartitionSettings, version: u32) -> String {
     };
     let _ = write!(sql, "CASE WHEN version() LIKE '%linux%' THEN {check} END");
     sql
+}
+
+/// A statement for each further setting of a partition, with its name: to find out which of them a server refuses.
+pub(crate) fn one_by_one(
+    settings: &PartitionSettings,
+) -> impl Iterator<Item = (&str, &str, String)> {
+    settings.session_settings.iter().map(|(name, value)| {
+        let sql = format!(
+            "SELECT set_config({}, {}, false)",
+            literal(name),
+            literal(value)
+        );
+        (name.as_str(), value.as_str(), sql)
+    })
+}
+
+/// Further settings of a partition that a server refuses, or does not have in force.
+///
+/// It is the [`source`](std::error::Error::source) of the [`Failure`](crate::error::Failure) when a connection could
+/// not be opened because of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SettingsNotInForce {
+    /// Which, and why; never empty.
+    pub settings: Vec<SettingNotInForce>,
+}
+
+/// One setting that is not in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SettingNotInForce {
+    /// Its name in Postgres.
+    pub name: String,
+    /// What the configuration says, as the server writes it where it has taken it.
+    pub wanted: String,
+    /// What there is instead.
+    pub found: Found,
+}
+
+/// What there is instead of the value of a setting that was wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Found {
+    /// The server refuses it.
+    Refused {
+        /// With this code.
+        sqlstate: String,
+        /// In these words.
+        said: String,
+    },
+    /// The server has taken it, and says later that another value is in force.
+    Value(String),
+}
+
+impl SettingsNotInForce {
+    /// `None` if there are none.
+    pub(crate) fn of(settings: Vec<SettingNotInForce>) -> Option<Self> {
+        (!settings.is_empty()).then_some(Self { settings })
+    }
+}
+
+impl SettingNotInForce {
+    pub(crate) fn new(name: &str, wanted: &str, found: Found) -> Self {
+        Self {
+            name: name.to_owned(),
+            wanted: wanted.to_owned(),
+            found,
+        }
+    }
+
+    /// One that the server refuses; `None` if the failure is not the server's.
+    pub(crate) fn refused(name: &str, wanted: &str, failure: &Failure) -> Option<Self> {
+        let found = Found::Refused {
+            sqlstate: failure.sqlstate()?.to_owned(),
+            said: failure.to_string(),
+        };
+        Some(Self::new(name, wanted, found))
+    }
+
+    /// What its owner can do about it.
+    #[must_use]
+    pub fn advice(&self) -> &'static str {
+        let Found::Refused { sqlstate, .. } = &self.found else {
+            return "something in between, such as a connection pooler, drops session settings: connect to Postgres \
+                directly, use the pooler's session mode, or set it with ALTER ROLE ... SET";
+        };
+        match sqlstate.as_str() {
+            "42704" => "check its name, and whether this version of Postgres has it",
+            "42501" => {
+                "this role may not set it: GRANT SET ON PARAMETER (15 or later), or leave it out"
+            }
+            "55P02" => "it cannot be changed in a session: set it on the server, or leave it out",
+            _ => "state a value that the server takes",
+        }
+    }
+}
+
+impl fmt::Display for SettingNotInForce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            name,
+            wanted,
+            found,
+        } = self;
+        match found {
+            Found::Refused { said, .. } => write!(f, "{name}: wanted '{wanted}', refused: {said}"),
+            Found::Value(value) => {
+                write!(f, "{name}: wanted '{wanted}', the server says '{value}'")
+            }
+        }
+    }
+}
+
+impl fmt::Display for SettingsNotInForce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("session settings are not in force")?;
+        let mut settings = self.settings.iter();
+        settings.try_for_each(|setting| write!(f, "; {setting}"))
+    }
+}
+
+impl std::error::Error for SettingsNotInForce {}
+
+/// `text` as a literal of SQL, whatever the server's settings.
+pub(crate) fn literal(text: &str) -> String {
+    format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
 }
 
 /// `server_version_num` from the `server_version` that a server reports when a session starts, such
@@ -114,6 +243,12 @@ pub fn version_num(server_version: &str) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_literal_holds_whatever_stands_in_it() {
+        assert_eq!(literal("plain"), "E'plain'");
+        assert_eq!(literal(r"it's a \ 'back"), r"E'it''s a \\ ''back'");
+    }
 
     #[test]
     fn versions_are_read_as_servers_write_them() {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 /// One partition at one moment.
 ///
-/// Every connection counts in exactly one of `opening`, `idle`, `used`, `returning`, `closing` and
-/// `ghosts`; their sum never exceeds `max_connections`.
+/// Every connection counts in exactly one of `opening`, `idle`, `used`, `returning`, `closing`, `ghosts` and
+/// `detached`; their sum never exceeds `max_connections`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PartitionStatus {
@@ -39,6 +39,9 @@ pub struct PartitionStatus {
     pub closing: u32,
     /// Connections that we closed and whose backend is not yet known gone.
     pub ghosts: u32,
+    /// Connections that have left the pool ([`Connection::detach`](crate::Connection::detach)) and are still open:
+    /// each keeps its slot, which is not among those `in_use`.
+    pub detached: u32,
     /// The oldest hold.
     pub oldest_hold: Option<Holder>,
     /// Expected length of a hold, once there is evidence.
@@ -55,7 +58,8 @@ impl PartitionStatus {
     /// Connections that the server may be counting for us.
     #[must_use]
     pub fn connections(&self) -> u32 {
-        self.opening + self.idle + self.used + self.returning + self.closing + self.ghosts
+        let ours = self.opening + self.idle + self.used + self.returning + self.closing;
+        ours + self.ghosts + self.detached
     }
 }
 
@@ -76,6 +80,9 @@ impl fmt::Display for PartitionStatus {
             self.closing,
             self.ghosts,
         )?;
+        if self.detached > 0 {
+            write!(f, ", detached {}", self.detached)?;
+        }
         match self.oldest_hold {
             Some(holder) => write!(f, "; oldest hold {holder}"),
             None => Ok(()),
@@ -91,7 +98,7 @@ pub struct BudgetStatus {
     pub name: String,
     /// The most connections, and the most slots.
     pub capacity: u32,
-    /// Slots that are held, those on the return path included.
+    /// Slots that are held, those on the return path and those that were detached included.
     pub held: u32,
     /// Connections that the server may be counting for us; never above `capacity`.
     pub connections: u32,

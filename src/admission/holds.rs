@@ -14,17 +14,26 @@ struct Node {
     since: Duration,
     by: CallSite,
     seq: u64,
-    /// The slot was taken away from its owner, who still has the token.
-    revoked: bool,
+    state: State,
     before: Option<usize>,
     after: Option<usize>,
+}
+
+/// What became of a hold whose owner still has the token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Held,
+    /// The slot was taken away from its owner.
+    Revoked,
+    /// The slot is taken until the token comes back, and is no hold any more.
+    Detached,
 }
 
 /// The held slots of one class: the oldest, the mean age, and the end of any of them, all in O(1).
 #[derive(Debug, Default)]
 pub(super) struct Holds {
     nodes: Slab<Node>,
-    /// Those in `nodes` that are not revoked.
+    /// Those in `nodes` that are held.
     held: usize,
     oldest: Option<usize>,
     newest: Option<usize>,
@@ -65,7 +74,7 @@ impl Holds {
             since: now,
             by,
             seq,
-            revoked: false,
+            state: State::Held,
             before,
             after: None,
         });
@@ -79,23 +88,24 @@ impl Holds {
         (key, seq)
     }
 
-    /// Ends a hold; `false` if it was revoked, and counts no more.
+    /// Ends a hold, and tells what it was.
     #[inline]
-    pub(super) fn end(&mut self, key: usize) -> bool {
+    pub(super) fn end(&mut self, key: usize) -> State {
         let node = self.nodes.remove(key);
-        if !node.revoked {
+        if node.state == State::Held {
             self.unlink(node.before, node.after, node.since);
         }
-        !node.revoked
+        node.state
     }
 
-    /// Takes a slot away from its owner; when it was granted, if it was held until now.
-    pub(super) fn revoke(&mut self, key: usize, seq: u64) -> Option<Duration> {
+    /// Counts a hold no more although its token is not back, as `to` says; when its slot was granted, if it was held
+    /// until now.
+    pub(super) fn leave(&mut self, key: usize, seq: u64, to: State) -> Option<Duration> {
         let node = self.nodes.get_mut(key)?;
-        if node.seq != seq || node.revoked {
+        if node.seq != seq || node.state != State::Held {
             return None;
         }
-        node.revoked = true;
+        node.state = to;
         let (before, after, since) = (node.before, node.after, node.since);
         self.unlink(before, after, since);
         Some(since)

@@ -27,7 +27,7 @@ use std::time::Duration;
 use crate::status::{CallSite, Holder, OldestHolds};
 
 use super::estimate::HoldEstimate;
-use super::holds::Holds;
+use super::holds::{Holds, State};
 use super::queue::Queue;
 use super::rules::{ClassId, ClassRules, HandOver, InvalidRules, Rules};
 use super::totals::{Account, Totals};
@@ -161,8 +161,10 @@ pub struct Grant<W> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Figures {
-    /// Slots held.
+    /// Slots held, the detached ones included.
     pub used: u32,
+    /// Of those, the slots that were [detached](Ledger::detach).
+    pub detached: u32,
     /// Callers waiting.
     pub waiting: u32,
     /// The oldest holds.
@@ -179,6 +181,8 @@ pub struct Figures {
 struct Class<W> {
     rules: ClassRules,
     used: u32,
+    /// Of those used, the slots that were detached.
+    detached: u32,
     holds: Holds,
     queue: Queue<W>,
     estimate: HoldEstimate,
@@ -190,6 +194,7 @@ impl<W> Class<W> {
         Self {
             rules,
             used: 0,
+            detached: 0,
             holds: Holds::with_capacity(rules.max),
             queue: Queue::new(),
             estimate: HoldEstimate::default(),
@@ -403,13 +408,26 @@ impl<W> Ledger<W> {
     /// Takes a slot away from whoever holds it; to release it later changes nothing. If that lets a
     /// waiter in, it is granted the slot in the same step. `None` also if the hold has ended.
     pub fn revoke(&mut self, id: HoldId, now: Duration) -> Option<Grant<W>> {
-        let since = self.classes[id.class.0].holds.revoke(id.key, id.seq)?;
+        let holds = &mut self.classes[id.class.0].holds;
+        let since = holds.leave(id.key, id.seq, State::Revoked)?;
         self.one_less(id.class);
         let class = &mut self.classes[id.class.0];
         let length = now.saturating_sub(since);
         class.estimate.record(length, now);
         class.account.take_away(length);
         self.hand_over(now)
+    }
+
+    /// Counts a hold no more as one: its slot stays taken until it is released, but nobody is expected to give it back,
+    /// and it says nothing of how long a hold lasts. `false` if the hold has ended.
+    pub fn detach(&mut self, id: HoldId, now: Duration) -> bool {
+        let class = &mut self.classes[id.class.0];
+        let Some(since) = class.holds.leave(id.key, id.seq, State::Detached) else {
+            return false;
+        };
+        class.detached += 1;
+        class.account.take_away(now.saturating_sub(since));
+        true
     }
 
     /// Who holds a slot of `class`, oldest first.
@@ -457,6 +475,7 @@ impl<W> Ledger<W> {
         let c = &self.classes[class.0];
         Figures {
             used: c.used,
+            detached: c.detached,
             waiting: c.waiting(),
             oldest_holds: c.holds.oldest_few(now),
             expected_hold: c.expected_hold(now),
@@ -498,14 +517,20 @@ impl<W> Ledger<W> {
     /// If `class` is not a class of this budget.
     pub fn restart_peaks(&mut self, class: ClassId) {
         let class = &mut self.classes[class.0];
-        class.account.restart_peak(class.used);
+        class.account.restart_peak(class.used - class.detached);
         class.queue.restart_peak();
     }
 
-    /// Slots held by all classes together.
+    /// Slots held by all classes together, the detached ones included.
     #[must_use]
     pub fn used(&self) -> u32 {
         self.used
+    }
+
+    /// Slots of all classes that were [detached](Self::detach).
+    #[must_use]
+    pub fn detached(&self) -> u32 {
+        self.classes.iter().map(|class| class.detached).sum()
     }
 
     /// Slots of the budget.
@@ -552,7 +577,7 @@ impl<W> Ledger<W> {
         self.lack -= before - c.lack();
         let (key, seq) = c.holds.begin(now, by);
         c.estimate.begin(now);
-        c.account.begin(c.used);
+        c.account.begin(c.used - c.detached);
         Hold {
             id: HoldId { class, key, seq },
             since: now,
@@ -561,11 +586,15 @@ impl<W> Ledger<W> {
 
     #[inline]
     fn take_back(&mut self, hold: &Hold) -> bool {
-        let counted = self.classes[hold.id.class.0].holds.end(hold.id.key);
-        if counted {
+        let class = &mut self.classes[hold.id.class.0];
+        let was = class.holds.end(hold.id.key);
+        if was == State::Detached {
+            class.detached -= 1;
+        }
+        if was != State::Revoked {
             self.one_less(hold.id.class);
         }
-        counted
+        was == State::Held
     }
 
     #[inline]
@@ -573,7 +602,7 @@ impl<W> Ledger<W> {
         let c = &mut self.classes[class.0];
         let before = c.lack();
         c.used -= 1;
-        debug_assert_eq!(c.holds.len(), c.used as usize);
+        debug_assert_eq!(c.holds.len(), (c.used - c.detached) as usize);
         self.used -= 1;
         self.lack += c.lack() - before;
     }

@@ -20,12 +20,13 @@ pub struct Totals {
     pub arrived: u64,
     /// Slots that were granted, also to waiters that had left in that moment.
     pub granted: u64,
-    /// Holds that their owners ended; neither those that were [revoked](super::Ledger::revoke) nor those that were
-    /// [passed on](super::Ledger::pass_on).
+    /// Holds that their owners ended; neither those that were [revoked](super::Ledger::revoke) or
+    /// [detached](super::Ledger::detach) nor those that were [passed on](super::Ledger::pass_on).
     pub ended: u64,
     /// How long those lasted, all together.
     pub ended_time: Duration,
-    /// For how long slots were held, all together: the holds that run, too, and every other.
+    /// For how long slots were held, all together: the holds that run, too, and every other; a detached one, until it
+    /// was detached.
     pub held_time: Duration,
     /// For how long callers have waited, all together: those that wait, too.
     pub waited_time: Duration,
@@ -37,7 +38,7 @@ pub struct Totals {
     pub turned_away: u64,
     /// Callers that waited, and left without a slot.
     pub left: u64,
-    /// The most slots held at one moment.
+    /// The most slots held at one moment, without the detached ones.
     pub most_used: u32,
     /// The most callers waiting at one moment.
     pub most_waiting: u32,

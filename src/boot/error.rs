@@ -7,8 +7,9 @@ use thiserror::Error;
 
 use crate::config::ConfigError;
 use crate::driver::Endpoint;
-use crate::error::{AcquireError, Failure};
+use crate::error::{AcquireError, Failure, Phase};
 use crate::fleet::FleetReport;
+use crate::session::SettingNotInForce;
 use crate::status::Seconds;
 
 /// A pool was not started. It prints as one readable block that says what to do, without any secret;
@@ -24,7 +25,7 @@ pub enum BootError {
         "partition {partition}: no connection to {endpoint} within {}:\n  {}{}",
         Seconds(*tried),
         reported(error),
-        hint(advice(error).unwrap_or("check the url, and that the server is up and reachable from here"))
+        hint(advice(error))
     )]
     Unavailable {
         /// The partition.
@@ -50,6 +51,19 @@ pub enum BootError {
         endpoint: Box<Endpoint>,
         /// Which.
         limits: Vec<NotInForce>,
+    },
+    /// Further settings of a partition's sessions are refused by its server, or are not in force.
+    #[error(
+        "partition {partition}: settings not in force on {endpoint}:{}",
+        SettingsList(settings)
+    )]
+    SettingsNotInForce {
+        /// The partition.
+        partition: String,
+        /// Where its connections go to.
+        endpoint: Box<Endpoint>,
+        /// Which.
+        settings: Vec<SettingNotInForce>,
     },
     /// The fleet does not fit what Postgres grants.
     #[error("{0}")]
@@ -100,16 +114,35 @@ fn hint(text: &str) -> String {
 
 fn reported(error: &AcquireError) -> String {
     let text = match error {
+        AcquireError::Failed {
+            phase: phase @ Phase::OnConnect,
+            failure,
+            ..
+        } => format!("{phase} failed: {failure}"),
         AcquireError::Failed { failure, .. } => failure.to_string(),
         other => other.to_string(),
     };
     text.replace('\n', "\n  ")
 }
 
-fn advice(error: &AcquireError) -> Option<&'static str> {
-    match error {
+fn advice(error: &AcquireError) -> &'static str {
+    let known = match error {
+        _ if error.phase() == Phase::OnConnect => {
+            Some("mend what was given to Builder::on_connect, or give it more connect_timeout")
+        }
         AcquireError::Failed { failure, .. } => failure.advice(),
         _ => None,
+    };
+    known.unwrap_or("check the url, and that the server is up and reachable from here")
+}
+
+/// Each setting with what to do about it.
+struct SettingsList<'a>(&'a [SettingNotInForce]);
+
+impl fmt::Display for SettingsList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut settings = self.0.iter();
+        settings.try_for_each(|setting| write!(f, "\n  {setting}{}", hint(setting.advice())))
     }
 }
 

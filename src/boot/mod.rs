@@ -2,20 +2,31 @@
 
 mod error;
 mod limits;
+mod sessions;
+mod warnings;
 
+use std::error::Error;
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::config::{BootSettings, FleetCheck, PoolConfig, Settings, WhenUnavailable};
+use crate::config::{
+    BootSettings, FleetCheck, PartitionSettings, PoolConfig, Settings, WhenUnavailable,
+};
 use crate::driver::{AskForPasswords, Driver, PasswordProvider};
 use crate::error::{AcquireError, Failure};
 use crate::fleet::check::{Sight, Survey, look};
-use crate::fleet::{Fleet, FleetReport, Login, assess};
+use crate::fleet::{Fleet, FleetReport, Login, Warning, assess};
 use crate::observe::Observer;
-use crate::pool::{Connection, Partition, PartitionedPool};
+use crate::pool::{Connection, OnConnect, Partition, PartitionedPool};
+use crate::session::SettingsNotInForce;
 use crate::status::Seconds;
+
+use sessions::Session;
+use warnings::{Seen, warnings};
 
 pub use error::{BootError, NotInForce};
 
@@ -29,6 +40,7 @@ pub struct Builder<D: Driver> {
     config: PoolConfig,
     options: D::Options,
     observer: Option<Box<dyn Observer>>,
+    on_connect: Option<OnConnect<D>>,
 }
 
 impl<D: Driver> PartitionedPool<D> {
@@ -50,6 +62,7 @@ impl<D: Driver> PartitionedPool<D> {
             config,
             options: D::Options::default(),
             observer: None,
+            on_connect: None,
         }
     }
 
@@ -92,6 +105,49 @@ impl<D: Driver> Builder<D> {
         self
     }
 
+    /// What the service does to each connection before anyone gets it, after its session limits and
+    /// [settings](crate::config::PartitionConfig::setting) are in force: for what no setting can say. `hook` is given
+    /// the driver's client, and the settings of the partition.
+    ///
+    /// It is the last part of putting a session in order, so it runs again whenever that is done: when a connection is
+    /// opened, when it is taken over from another partition of its budget (for the partition that takes it), and after each
+    /// hold where `reset_session` is on, while the slot is held. What it does must be fit to be done again: prepared
+    /// statements, for one, outlive a reset. A transaction that it leaves open is rolled back.
+    ///
+    /// Its time is a part of `connect_timeout`; what takes longer is cancelled on the server. If it fails, or is late, the
+    /// connection is closed, and a caller that waits for it is told so in [`Phase::OnConnect`](crate::error::Phase::OnConnect),
+    /// as of a connect that has failed. The connections that the boot check opens are prepared by it, too.
+    ///
+    /// # Examples
+    /// ```
+    /// use partitioned_pool::config::PoolConfig;
+    /// use partitioned_pool::{BootError, PartitionedPool, TokioPostgres};
+    ///
+    /// async fn start(config: PoolConfig) -> Result<PartitionedPool<TokioPostgres>, BootError> {
+    ///     let pool = PartitionedPool::<TokioPostgres>::builder(config);
+    ///     let pool = pool.on_connect(|client, partition| Box::pin(async move {
+    ///         let sql = "SELECT set_config('shop.partition', $1, false)";
+    ///         client.execute(sql, &[&partition.name]).await?;
+    ///         Ok(())
+    ///     }));
+    ///     pool.connect().await
+    /// }
+    /// ```
+    pub fn on_connect<F>(mut self, hook: F) -> Self
+    where
+        F: for<'a> Fn(
+                &'a mut D::Client,
+                &'a PartitionSettings,
+            ) -> Pin<
+                Box<dyn Future<Output = Result<(), Box<dyn Error + Send + Sync>>> + Send + 'a>,
+            > + Send
+            + Sync
+            + 'static,
+    {
+        self.on_connect = Some(OnConnect::new(hook));
+        self
+    }
+
     /// The fleet check alone: what [`connect`](Self::connect) would find, as a report, whether it
     /// fits or not. Nothing stays connected. For a pipeline, or an init container.
     ///
@@ -102,14 +158,15 @@ impl<D: Driver> Builder<D> {
     /// Outside of a tokio runtime.
     pub async fn check(self) -> Result<FleetReport, BootError> {
         let settings = self.config.resolve()?;
-        let pool = PartitionedPool::<D>::assemble(&settings, &self.options, None)?;
-        let report = pool.survey(&settings, true).await;
+        let on_connect = self.on_connect.as_ref();
+        let pool = PartitionedPool::<D>::assemble(&settings, &self.options, None, on_connect)?;
+        let surveyed = pool.survey(&settings, true).await;
         // Whoever is told of a server that hangs does not wait for it a second time.
-        let patience = report
+        let patience = surveyed
             .as_ref()
             .map_or(Duration::ZERO, |_| settings.boot.check_timeout);
         pool.close(patience).await;
-        report
+        Ok(surveyed?.report)
     }
 
     /// How each partition would log in, in the order of the settings: for a check [without a
@@ -122,7 +179,7 @@ impl<D: Driver> Builder<D> {
     /// Outside of a tokio runtime.
     pub fn logins(self) -> Result<Vec<Login>, BootError> {
         let settings = self.config.resolve()?;
-        let pool = PartitionedPool::<D>::assemble(&settings, &self.options, None)?;
+        let pool = PartitionedPool::<D>::assemble(&settings, &self.options, None, None)?;
         Ok(pool.partitions().map(login).collect())
     }
 
@@ -145,12 +202,16 @@ impl<D: Driver> Builder<D> {
     pub async fn connect(self) -> Result<PartitionedPool<D>, BootError> {
         let settings = self.config.resolve()?;
         let observer = self.observer.as_deref();
-        let pool = PartitionedPool::assemble(&settings, &self.options, observer)?;
+        let on_connect = self.on_connect.as_ref();
+        let pool = PartitionedPool::assemble(&settings, &self.options, observer, on_connect)?;
         let checked = settings.fleet.mode != FleetCheck::Off;
-        let report = pool.survey(&settings, checked).await?;
+        let surveyed = pool.survey(&settings, checked).await?;
         if checked {
-            judge(&report, settings.fleet.mode)?;
-            pool.keep_report(report);
+            judge(&surveyed.report, settings.fleet.mode)?;
+        }
+        pool.warn(&settings, &surveyed, checked);
+        if checked {
+            pool.keep_report(surveyed.report);
         }
         pool.start();
         Ok(pool)
@@ -177,7 +238,9 @@ fn judge(report: &FleetReport, mode: FleetCheck) -> Result<(), BootError> {
     if !report.fits() && mode == FleetCheck::Enforce {
         return Err(BootError::DoesNotFit(Box::new(report.clone())));
     }
-    for warning in report.warnings() {
+    // That of a shared server is a warning of the boot, with or without a fleet check.
+    let is_ours = |warning: &&Warning| !matches!(warning, Warning::SharedServer { .. });
+    for warning in report.warnings().iter().filter(is_ours) {
         tracing::warn!(%warning, "fleet check");
     }
     if !report.fits() {
@@ -188,23 +251,49 @@ fn judge(report: &FleetReport, mode: FleetCheck) -> Result<(), BootError> {
     Ok(())
 }
 
+/// What the look at the servers has found.
+struct Surveyed {
+    report: FleetReport,
+    /// For each partition.
+    idle_session_timeouts: Vec<Option<Duration>>,
+}
+
 impl<D: Driver> PartitionedPool<D> {
+    /// Tells the log what the owner should know, each once, and keeps it.
+    fn warn(&self, settings: &Settings, surveyed: &Surveyed, checked: bool) {
+        let hosts = self.partitions().map(|p| p.endpoint().hosts.as_str());
+        let warnings = warnings(&Seen {
+            settings,
+            report: checked.then_some(&surveyed.report),
+            hosts: hosts.collect(),
+            idle_session_timeouts: &surveyed.idle_session_timeouts,
+        });
+        for warning in &warnings {
+            tracing::warn!(code = %warning.code(), %warning, "to silence it: boot.silence");
+        }
+        self.keep_warnings(warnings);
+    }
+
     /// Connects every partition once and looks at what is there.
-    async fn survey(&self, settings: &Settings, looking: bool) -> Result<FleetReport, BootError> {
+    async fn survey(&self, settings: &Settings, looking: bool) -> Result<Surveyed, BootError> {
         let started = Instant::now();
         let mut survey = Survey::default();
+        let mut idle_session_timeouts = Vec::new();
         for (index, partition) in self.partitions().enumerate() {
             let first = first_connection(partition, &settings.boot, looking, started).await?;
             let sight = match first {
                 First::Connected(connection) => {
                     let service = looking.then_some(settings.service.as_str());
-                    let sight =
+                    let inspected =
                         inspect(partition, connection, service, settings.boot.check_timeout);
-                    sight.await?.map(Ok)
+                    let (session, sight) = inspected.await?;
+                    idle_session_timeouts.push(session.idle_session_timeout);
+                    sight.map(Ok)
                 }
                 First::Full(said) => Some(Err(said)),
                 First::Absent => None,
             };
+            idle_session_timeouts.resize(index + 1, None);
             if let Some(sight) = sight {
                 let budget = settings.budget_of(index);
                 let beside = partition.control_connections();
@@ -217,7 +306,10 @@ impl<D: Driver> PartitionedPool<D> {
                 );
             }
         }
-        Ok(assess(&Fleet::of(settings), &survey.servers()))
+        Ok(Surveyed {
+            report: assess(&Fleet::of(settings), &survey.servers()),
+            idle_session_timeouts,
+        })
     }
 }
 
@@ -250,6 +342,11 @@ async fn first_connection<D: Driver>(
             Err(error) => error,
         };
         let tried = started.elapsed();
+        // Nobody else holds a slot yet: it is that of another partition of the budget, on its way back.
+        if error.is_rejection() && tried < boot.check_timeout {
+            sleep(pause).await;
+            continue;
+        }
         let left = patience.saturating_sub(tried);
         if left.is_zero() || is_final(&error) {
             return give_up(partition, boot, looking, error, tried);
@@ -284,6 +381,9 @@ fn give_up<D: Driver>(
         tracing::warn!(partition = partition.name(), %endpoint, %error, "starting without the database; nothing was checked");
         return Ok(First::Absent);
     }
+    if let Some(refused) = refused_settings(&error) {
+        return Err(settings_error(partition, refused.clone()));
+    }
     Err(BootError::Unavailable {
         partition: partition.name().to_owned(),
         endpoint: Box::new(partition.endpoint().clone()),
@@ -292,26 +392,42 @@ fn give_up<D: Driver>(
     })
 }
 
-/// Reads the session limits back, and looks at the server if a service name is given to look with.
+fn refused_settings(error: &AcquireError) -> Option<&SettingsNotInForce> {
+    error.failure()?.source()?.downcast_ref()
+}
+
+fn settings_error<D: Driver>(partition: &Partition<D>, settings: SettingsNotInForce) -> BootError {
+    BootError::SettingsNotInForce {
+        partition: partition.name().to_owned(),
+        endpoint: Box::new(partition.endpoint().clone()),
+        settings: settings.settings,
+    }
+}
+
+/// Reads session limits and settings back, and looks at the server if a service name is given to look with.
 async fn inspect<D: Driver>(
     partition: &Partition<D>,
     mut connection: Connection<D>,
     service: Option<&str>,
     limit: Duration,
-) -> Result<Option<Sight>, BootError> {
+) -> Result<(Session, Option<Sight>), BootError> {
     let looking = async {
         let missing = limits::not_in_force(&mut connection, partition.settings()).await?;
+        let session = sessions::look(&mut connection, partition.settings()).await?;
         let sight = match service {
             Some(service) => Some(look(&mut connection, service).await?),
             None => None,
         };
-        Ok((missing, sight))
+        Ok((missing, session, sight))
     };
     let late = || Failure::new(None, format!("no answer within {}", Seconds(limit)));
     let looked = timeout(limit, looking).await;
     match looked.unwrap_or_else(|_elapsed| Err(late())) {
-        Ok((missing, sight)) if missing.is_empty() => Ok(sight),
-        Ok((limits, _)) => Err(BootError::LimitsNotInForce {
+        Ok((missing, session, sight)) if missing.is_empty() => match session.not_in_force {
+            Some(settings) => Err(settings_error(partition, settings)),
+            None => Ok((session, sight)),
+        },
+        Ok((limits, ..)) => Err(BootError::LimitsNotInForce {
             partition: partition.name().to_owned(),
             endpoint: Box::new(partition.endpoint().clone()),
             limits,

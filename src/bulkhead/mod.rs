@@ -283,6 +283,15 @@ impl<S: Stock> Bulkhead<S> {
         wakes.wake();
     }
 
+    /// Counts a hold no more as one, though its slot stays taken until its permit is dropped: see
+    /// [`Ledger::detach`]. `false` if the hold has ended.
+    pub fn detach(&self, id: HoldId) -> bool {
+        let now = self.shared.clock.now();
+        let (detached, wakes) = self.shared.lock().detach(id, now);
+        wakes.wake();
+        detached
+    }
+
     /// The time on this bulkhead's clock, since it was made.
     #[must_use]
     pub fn now(&self) -> Duration {
@@ -309,7 +318,7 @@ impl<S: Stock> Bulkhead<S> {
         self.shared.lock().closed
     }
 
-    /// Completes as soon as no slot is held.
+    /// Completes as soon as no slot is held, but for those that were detached.
     ///
     /// # Cancel safety
     /// Dropping it changes nothing.

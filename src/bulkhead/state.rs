@@ -155,12 +155,24 @@ impl<S: Stock> State<S> {
         wakes
     }
 
+    /// Whoever waits for the end of all holds does not wait for this one.
+    pub(super) fn detach(&mut self, id: HoldId, now: Duration) -> (bool, Wakes) {
+        let mut wakes = Wakes::default();
+        let detached = self.ledger.detach(id, now);
+        self.after(None, &mut wakes);
+        (detached, wakes)
+    }
+
+    fn is_drained(&self) -> bool {
+        self.ledger.used() == self.ledger.detached()
+    }
+
     #[inline]
     fn after(&mut self, grant: Option<Grant<usize>>, wakes: &mut Wakes) {
         if let Some(grant) = grant {
             wakes.second = self.deliver(grant);
         }
-        if self.ledger.used() == 0 && !self.draining.is_empty() {
+        if !self.draining.is_empty() && self.is_drained() {
             wakes.more = mem::take(&mut self.draining);
         }
     }
@@ -216,7 +228,7 @@ impl<S: Stock> State<S> {
     }
 
     pub(super) fn poll_drained(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.ledger.used() == 0 {
+        if self.is_drained() {
             return Poll::Ready(());
         }
         if !self

@@ -1,6 +1,6 @@
 //! What the owner states about booting.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use serde::Deserialize;
 
@@ -28,6 +28,63 @@ pub enum WhenUnavailable {
     Start,
 }
 
+/// What the pool may have to say of itself when it starts, and can be told not to.
+///
+/// As text in `boot.silence`: the code of the [warning](crate::BootWarning), such as `"shared_server"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum WarningCode {
+    /// Partitions share a server.
+    SharedServer,
+    /// Many partitions too small to be useful.
+    OverIsolation,
+    /// `acquire_timeout` leaves nothing of the callers' deadline.
+    AcquireTimeout,
+    /// The server ends idle sessions before `idle_timeout` does.
+    IdleTimeout,
+    /// A connection is older than `max_lifetime` when its longest statement ends.
+    MaxLifetime,
+}
+
+impl WarningCode {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::SharedServer,
+        Self::OverIsolation,
+        Self::AcquireTimeout,
+        Self::IdleTimeout,
+        Self::MaxLifetime,
+    ];
+
+    /// The code as it is written.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::SharedServer => "shared_server",
+            Self::OverIsolation => "over_isolation",
+            Self::AcquireTimeout => "acquire_timeout",
+            Self::IdleTimeout => "idle_timeout",
+            Self::MaxLifetime => "max_lifetime",
+        }
+    }
+
+    /// The code that is written so. The text itself is not part of the message: it may be a secret in the wrong field.
+    pub(super) fn read(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|code| code.as_str() == text);
+        found.ok_or_else(|| {
+            let known = Self::ALL.map(Self::as_str).join(", ");
+            format!("unknown warning; known are {known}")
+        })
+    }
+}
+
+impl fmt::Display for WarningCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// How the pool boots.
 ///
 /// In TOML this is the table `[boot]`.
@@ -48,6 +105,7 @@ pub struct BootConfig {
     pub(super) wait: Option<Duration>,
     #[serde(default, deserialize_with = "limit::duration")]
     pub(super) check_timeout: Option<Duration>,
+    pub(super) silence: Option<Vec<WarningCode>>,
 }
 
 /// The word for a [`WhenUnavailable`], whose bound is stated apart.
@@ -85,6 +143,24 @@ impl BootConfig {
         self.check_timeout = Some(timeout);
         self
     }
+
+    /// The [warnings](crate::BootWarning) that are not given: their owner knows. Default: none is silenced. In TOML a
+    /// list of codes, in the environment the same with commas between.
+    ///
+    /// # Examples
+    /// ```
+    /// use partitioned_pool::config::{BootConfig, PoolConfig, WarningCode};
+    ///
+    /// let boot = BootConfig::new().silence([WarningCode::SharedServer]);
+    /// let pool = PoolConfig::from_toml("boot = { silence = ['shared_server'] }")?;
+    /// # let _ = (boot, pool);
+    /// # Ok::<(), partitioned_pool::config::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn silence(mut self, codes: impl IntoIterator<Item = WarningCode>) -> Self {
+        self.silence = Some(codes.into_iter().collect());
+        self
+    }
 }
 
 impl Overlay for BootConfig {
@@ -93,9 +169,11 @@ impl Overlay for BootConfig {
             when_unavailable,
             wait,
             check_timeout,
+            silence,
         } = over;
         replace(&mut self.when_unavailable, when_unavailable);
         replace(&mut self.wait, wait);
         replace(&mut self.check_timeout, check_timeout);
+        replace(&mut self.silence, silence);
     }
 }

@@ -4,11 +4,13 @@ use std::ffi::OsString;
 
 use super::{
     ANALYTICAL, PoolConfig, TRANSACTIONAL,
+    boot::WarningCode,
     budget::BudgetConfig,
     error::{ConfigError, Problem, printable},
     fleet::ExternalPool,
     leaf::{Leaf, LeafError, Named, Overlay, fields_of, is_name},
     partition::PartitionConfig,
+    session,
 };
 
 impl PoolConfig {
@@ -22,10 +24,12 @@ impl PoolConfig {
     /// | `SHOP_DB_FLEET_MAX_REPLICAS`, `_FLEET_SURGE`, `_FLEET_RESERVE`, `_FLEET_MODE` | the fields of `[fleet]` |
     /// | `SHOP_DB_FLEET_EXTERNAL` | `jobs=4,sessions=2`: name and size of each external pool |
     /// | `SHOP_DB_BOOT_WHEN_UNAVAILABLE`, `_BOOT_WAIT`, `_BOOT_CHECK_TIMEOUT` | the fields of `[boot]` |
+    /// | `SHOP_DB_BOOT_SILENCE` | `shared_server,max_lifetime`: the warnings that are not given |
     /// | `SHOP_DB_BUDGETS` | `main,reports`: the budgets that partitions share; default none |
     /// | `SHOP_DB_BUDGET_MAIN_CAPACITY`, `_BUDGET_MAIN_HAND_OVER` | the fields of a budget, whose name is in upper case, with `_` for `-` |
     /// | `SHOP_DB_PARTITIONS` | `transactional,analytical,batch`: the partitions in their order; default the two |
     /// | `SHOP_DB_TRANSACTIONAL_MAX_CONNECTIONS`, `SHOP_DB_BATCH_KIND`, ... | the fields of a partition, whose name is in upper case, with `_` for `-` |
+    /// | `SHOP_DB_BATCH_SETTINGS_WORK_MEM`, `SHOP_DB_BATCH_SETTINGS_PG_TRGM__SIMILARITY_THRESHOLD`, ... | the settings of its sessions, with `__` for `.` |
     ///
     /// # Errors
     /// Every variable with the prefix that is unknown, or whose value is not UTF-8 or not of its type. No value
@@ -118,13 +122,30 @@ impl PoolConfig {
 pub(super) fn variable(prefix: &str, field: &str) -> String {
     let rest = match field.split_once('.') {
         _ if field.starts_with(ExternalPool::LIST) => ExternalPool::LIST,
-        Some((PartitionConfig::LIST, field)) if field.contains('.') => field,
+        Some((PartitionConfig::LIST, field)) if field.contains('.') => {
+            return format!("{prefix}_{}", upper(&with_dots_doubled(field)));
+        }
         Some((BudgetConfig::LIST, rest)) if rest.contains('.') => field,
         _ if field.starts_with(PartitionConfig::LIST) => "partitions",
         _ if field.starts_with(BudgetConfig::LIST) => "budgets",
         _ => field,
     };
     format!("{prefix}_{}", upper(rest))
+}
+
+/// The dots in the name of a setting, which is the third part of its field, as a variable writes them.
+fn with_dots_doubled(field: &str) -> String {
+    let between = format!(".{}.", session::TABLE);
+    match field.split_once(&between) {
+        Some((partition, name)) => format!("{partition}{between}{}", name.replace('.', "__")),
+        None => field.to_owned(),
+    }
+}
+
+/// The setting that the end of a variable's name means: `settings_work_mem` is `settings.work_mem`.
+fn in_table(key: &str, table: Option<&str>) -> Option<String> {
+    let name = key.strip_prefix(table?)?.strip_prefix('_')?;
+    Some(format!("{}.{}", table?, name.replace("__", ".")))
 }
 
 fn upper(name: &str) -> String {
@@ -286,6 +307,9 @@ impl Reader<'_> {
         if name == "FLEET_EXTERNAL" {
             return self.external_pools(value);
         }
+        if name == "BOOT_SILENCE" {
+            return self.silence(value);
+        }
         let (part, key) = self.target(name).ok_or_else(|| self.unknown())?;
         let value = Leaf::Untyped(value);
         let config = &mut self.config;
@@ -342,6 +366,18 @@ impl Reader<'_> {
         Ok(())
     }
 
+    fn silence(&mut self, text: &str) -> Result<(), String> {
+        let codes = text
+            .split(',')
+            .map(str::trim)
+            .filter(|code| !code.is_empty());
+        let codes = codes.map(WarningCode::read).collect::<Result<_, _>>()?;
+        self.config.boot.silence = Some(codes);
+        let origin = self.full("BOOT_SILENCE");
+        self.config.origins.note("boot.silence".to_owned(), origin);
+        Ok(())
+    }
+
     fn unknown(&self) -> String {
         let partitions = names(&self.config.partitions);
         let partitions = partitions.map(|(_, name)| format!("{}_..", upper(name)));
@@ -395,7 +431,12 @@ fn target_of<T: Named>(list: &[T], variable: &str) -> Option<(usize, String)> {
     let known = candidates
         .iter()
         .find(|(_, key)| fields.contains(&key.as_str()));
-    known.or(candidates.first()).cloned()
+    let in_table = || {
+        let mut all = candidates.iter();
+        all.find_map(|(index, key)| Some((*index, in_table(key, T::TABLE)?)))
+    };
+    let known = known.cloned().or_else(in_table);
+    known.or_else(|| candidates.first().cloned())
 }
 
 fn set_one<T: Named>(
@@ -448,6 +489,14 @@ mod tests {
             (
                 "partition.batch-night.max_hold",
                 "SHOP_DB_BATCH_NIGHT_MAX_HOLD",
+            ),
+            (
+                "partition.batch-night.settings.work_mem",
+                "SHOP_DB_BATCH_NIGHT_SETTINGS_WORK_MEM",
+            ),
+            (
+                "partition.batch.settings.pg_trgm.similarity_threshold",
+                "SHOP_DB_BATCH_SETTINGS_PG_TRGM__SIMILARITY_THRESHOLD",
             ),
             ("partition.batch", "SHOP_DB_PARTITIONS"),
             ("budget.main.hand_over", "SHOP_DB_BUDGET_MAIN_HAND_OVER"),

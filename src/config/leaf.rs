@@ -20,6 +20,11 @@ pub(super) trait Overlay: for<'de> Deserialize<'de> {
 
     /// Takes over the field called `key`.
     fn set(&mut self, key: &str, value: Leaf<'_>) -> Result<(), LeafError> {
+        self.set_field(key, value)
+    }
+
+    /// The same, for a field of the struct itself.
+    fn set_field(&mut self, key: &str, value: Leaf<'_>) -> Result<(), LeafError> {
         let one = MapDeserializer::new(std::iter::once((key, value)));
         self.overlay(Self::deserialize(one)?);
         Ok(())
@@ -30,6 +35,9 @@ pub(super) trait Overlay: for<'de> Deserialize<'de> {
 pub(super) trait Named: Overlay + Default {
     /// The field that holds them all.
     const LIST: &'static str;
+
+    /// A key whose value is a table, of which each entry is a statement of its own: `<table>.<name>`. Default: none.
+    const TABLE: Option<&'static str> = None;
 
     /// The name, if one is stated.
     fn name(&self) -> Option<&str>;
@@ -92,6 +100,8 @@ pub(super) enum Leaf<'a> {
     Text(&'a str),
     /// A whole number; `None` if it is beyond 64 bits.
     Integer(Option<i64>),
+    /// A number with a fraction, as it was written.
+    Fraction(&'a str),
     /// `true` or `false`.
     Flag(bool),
     /// Anything that no field takes, by its name.
@@ -103,6 +113,7 @@ impl Leaf<'_> {
         let found = match self {
             Self::Untyped(_) | Self::Text(_) => "text",
             Self::Integer(_) => "a number",
+            Self::Fraction(_) => "a number with a fraction",
             Self::Flag(_) => "a boolean",
             Self::Other(name) => name,
         };
@@ -116,7 +127,7 @@ impl Leaf<'_> {
         let number = match self {
             Self::Untyped(text) => text.parse().ok(),
             Self::Integer(number) => number.and_then(|number| number.try_into().ok()),
-            Self::Text(_) | Self::Flag(_) | Self::Other(_) => {
+            Self::Text(_) | Self::Fraction(_) | Self::Flag(_) | Self::Other(_) => {
                 return self.unexpected(&"a whole number without quotes");
             }
         };
@@ -128,13 +139,23 @@ impl Leaf<'_> {
         })
     }
 
+    /// The value of a setting, as Postgres reads it.
+    pub(super) fn setting(self) -> Result<String, LeafError> {
+        match self {
+            Self::Untyped(text) | Self::Text(text) | Self::Fraction(text) => Ok(text.to_owned()),
+            Self::Integer(Some(number)) => Ok(number.to_string()),
+            Self::Flag(flag) => Ok(if flag { "on" } else { "off" }.to_owned()),
+            Self::Integer(None) | Self::Other(_) => self.unexpected(&"text, a number or a boolean"),
+        }
+    }
+
     fn flag(self) -> Result<bool, LeafError> {
         match self {
             Self::Flag(flag) => Ok(flag),
             Self::Untyped("true") => Ok(true),
             Self::Untyped("false") => Ok(false),
             Self::Untyped(_) => Err(de::Error::custom("expected true or false")),
-            Self::Text(_) | Self::Integer(_) | Self::Other(_) => {
+            Self::Text(_) | Self::Integer(_) | Self::Fraction(_) | Self::Other(_) => {
                 self.unexpected(&"true or false without quotes")
             }
         }
@@ -147,7 +168,9 @@ impl<'de> Deserializer<'de> for Leaf<'_> {
     fn deserialize_any<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, LeafError> {
         match self {
             Self::Untyped(text) | Self::Text(text) => visitor.visit_str(text),
-            Self::Integer(_) | Self::Flag(_) | Self::Other(_) => self.unexpected(&visitor),
+            Self::Integer(_) | Self::Fraction(_) | Self::Flag(_) | Self::Other(_) => {
+                self.unexpected(&visitor)
+            }
         }
     }
 
@@ -179,7 +202,7 @@ impl<'de> Deserializer<'de> for Leaf<'_> {
     ) -> Result<V::Value, LeafError> {
         match self {
             Self::Untyped(text) | Self::Text(text) => visitor.visit_enum(text.into_deserializer()),
-            Self::Integer(_) | Self::Flag(_) | Self::Other(_) => {
+            Self::Integer(_) | Self::Fraction(_) | Self::Flag(_) | Self::Other(_) => {
                 self.unexpected(&one_of(variants).as_str())
             }
         }

@@ -119,6 +119,7 @@ mod origin;
 mod partition;
 mod resolve;
 mod rules;
+mod session;
 mod settings;
 mod sharing;
 mod toml_file;
@@ -130,7 +131,7 @@ mod tests;
 use serde::Deserialize;
 
 pub use self::{
-    boot::{BootConfig, DEFAULT_CHECK_TIMEOUT, WhenUnavailable},
+    boot::{BootConfig, DEFAULT_CHECK_TIMEOUT, WarningCode, WhenUnavailable},
     budget::{BudgetConfig, HandOver},
     defaults::Defaults,
     error::{ConfigError, Problem},

@@ -5,8 +5,9 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::{
-    leaf::{self, Named, Overlay, replace},
+    leaf::{self, Leaf, LeafError, Named, Overlay, replace},
     limit::{self, Limit},
+    session::{self, SessionConfig},
     url::DatabaseUrl,
 };
 
@@ -94,6 +95,10 @@ pub struct PartitionConfig {
     pub(super) min_idle: Option<u32>,
     pub(super) validate_after_idle: Option<Limit>,
     pub(super) reset_session: Option<bool>,
+    #[serde(default, deserialize_with = "limit::duration")]
+    pub(super) caller_deadline: Option<Duration>,
+    #[serde(default)]
+    pub(super) settings: SessionConfig,
 }
 
 impl PartitionConfig {
@@ -256,9 +261,56 @@ impl PartitionConfig {
         self.reset_session = Some(reset);
         self
     }
+
+    /// How long callers usually give the whole of their call, work included, before they turn away; only for a
+    /// [warning](crate::BootWarning) when `acquire_timeout` leaves nothing of it. A call that knows its own deadline
+    /// says so by [`acquire_by`](crate::Partition::acquire_by) or [`run`](crate::Partition::run). Default: not known.
+    #[must_use]
+    pub fn caller_deadline(mut self, deadline: Duration) -> Self {
+        self.caller_deadline = Some(deadline);
+        self
+    }
+
+    /// A setting of each of its sessions, by its name in Postgres: `work_mem`, `search_path`,
+    /// `default_transaction_read_only`, `max_parallel_workers_per_gather`, ... It is put in force when a connection is
+    /// opened, taken over or [reset](Self::reset_session), in the same round trip as the limits. Stated twice, the
+    /// last one counts. Default: none.
+    ///
+    /// The value is written as in `postgresql.conf`, with its unit. The server is asked at boot whether it knows the
+    /// setting, takes the value from this role, and has it in force; if not, the pool does not start
+    /// ([`BootError::SettingsNotInForce`](crate::BootError::SettingsNotInForce)). What the pool sets itself
+    /// (`statement_timeout` and the other limits, `application_name`, keepalive) is refused, with the field to use.
+    ///
+    /// In TOML this is the table `[partition.settings]`, whose values may also be numbers and booleans; in the
+    /// environment `.._<PARTITION>_SETTINGS_WORK_MEM`, with `__` for the dot in the name of an extension's setting.
+    /// Values are printed in messages and by `Debug`: they are no place for a secret.
+    ///
+    /// # Examples
+    /// ```
+    /// use partitioned_pool::config::PartitionConfig;
+    ///
+    /// let reports = PartitionConfig::analytical(10)
+    ///     .setting("work_mem", "64MB")
+    ///     .setting("default_transaction_read_only", "on")
+    ///     .setting("search_path", "reporting, public");
+    /// # let _ = reports;
+    /// ```
+    #[must_use]
+    pub fn setting(mut self, name: impl AsRef<str>, value: impl Into<String>) -> Self {
+        self.settings.insert(name.as_ref(), value.into());
+        self
+    }
 }
 
 impl Overlay for PartitionConfig {
+    fn set(&mut self, key: &str, value: Leaf<'_>) -> Result<(), LeafError> {
+        let in_table = key.strip_prefix(session::TABLE);
+        match in_table.and_then(|rest| rest.strip_prefix('.')) {
+            Some(name) => self.settings.set(name, value),
+            None => self.set_field(key, value),
+        }
+    }
+
     fn overlay(&mut self, over: Self) {
         // Exhaustive, so that a new field cannot be forgotten.
         let Self {
@@ -282,6 +334,8 @@ impl Overlay for PartitionConfig {
             min_idle,
             validate_after_idle,
             reset_session,
+            caller_deadline,
+            settings,
         } = over;
         replace(&mut self.name, name);
         replace(&mut self.kind, kind);
@@ -306,11 +360,14 @@ impl Overlay for PartitionConfig {
         replace(&mut self.min_idle, min_idle);
         replace(&mut self.validate_after_idle, validate_after_idle);
         replace(&mut self.reset_session, reset_session);
+        replace(&mut self.caller_deadline, caller_deadline);
+        self.settings.overlay(settings);
     }
 }
 
 impl Named for PartitionConfig {
     const LIST: &'static str = "partition";
+    const TABLE: Option<&'static str> = Some(session::TABLE);
 
     fn name(&self) -> Option<&str> {
         self.name.as_deref()

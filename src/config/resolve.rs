@@ -1,17 +1,22 @@
 //! From what was stated to what is: every check, every default, every problem at once.
 
-use std::{collections::BTreeSet, num::NonZeroU32, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    num::NonZeroU32,
+    time::Duration,
+};
 
 use super::{
     PoolConfig,
     boot::{BootConfig, DEFAULT_CHECK_TIMEOUT, WhenUnavailable, Word},
     defaults::Defaults,
-    error::{ConfigError, Problem},
+    error::{ConfigError, Problem, printable},
     fleet::{ExternalPool, FleetConfig},
     leaf::{Named, is_name},
     limit::Limit,
     partition::{ANALYTICAL, Kind, PartitionConfig, TRANSACTIONAL},
     rules::{self, Checked},
+    session::{self, SessionConfig},
     settings::{BootSettings, ExternalSettings, FleetSettings, PartitionSettings, Settings},
     sharing,
     url::DatabaseUrl,
@@ -179,6 +184,7 @@ impl Check<'_> {
             check_timeout: self
                 .accept("boot.check_timeout", timeout)
                 .unwrap_or_default(),
+            silence: boot.silence.iter().flatten().copied().collect(),
         }
     }
 
@@ -281,6 +287,10 @@ impl Check<'_> {
                 other.validate_after_idle,
             ),
             reset_session: own.reset_session.unwrap_or(other.reset_session),
+            caller_deadline: own
+                .caller_deadline
+                .and_then(|deadline| of.accept("caller_deadline", rules::wait(deadline))),
+            session_settings: of.session_settings(&own.settings),
         }
     }
 
@@ -350,6 +360,15 @@ impl Fields<'_, '_> {
         let default = size.map(|size| other.min_idle(size).min(reserved.unwrap_or_default()));
         let min_idle = rules::at_most_max(own.min_idle.or(default).unwrap_or_default(), size);
         self.accept("min_idle", min_idle).unwrap_or_default()
+    }
+
+    fn session_settings(&mut self, own: &SessionConfig) -> BTreeMap<String, String> {
+        let mut settings = BTreeMap::new();
+        for (name, value) in own.iter() {
+            let field = format!("{}.{}", session::TABLE, printable(name));
+            settings.extend(self.accept(&field, session::checked(name, value)));
+        }
+        settings
     }
 
     fn wait(&mut self, field: &str, own: Option<Duration>, other: Duration) -> Duration {

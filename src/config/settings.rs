@@ -1,9 +1,17 @@
 //! A configuration that was checked and completed.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    num::NonZeroU32,
+    time::Duration,
+};
 
 use super::{
-    boot::WhenUnavailable, budget::HandOver, fleet::FleetCheck, partition::Kind, url::DatabaseUrl,
+    boot::{WarningCode, WhenUnavailable},
+    budget::HandOver,
+    fleet::FleetCheck,
+    partition::Kind,
+    url::DatabaseUrl,
 };
 
 /// Everything that the pool needs to know, checked and complete; made by
@@ -99,6 +107,10 @@ pub struct PartitionSettings {
     pub validate_after_idle: Option<Duration>,
     /// Whether a connection that comes back is freed of session state before anyone else gets it.
     pub reset_session: bool,
+    /// How long callers usually give the whole of their call, if that was stated.
+    pub caller_deadline: Option<Duration>,
+    /// Further settings of each session, by their names in Postgres.
+    pub session_settings: BTreeMap<String, String>,
 }
 
 /// The fleet, checked and complete.
@@ -139,4 +151,6 @@ pub struct BootSettings {
     pub when_unavailable: WhenUnavailable,
     /// The longest that one try to connect may take, and then the look at the server. Above 0.
     pub check_timeout: Duration,
+    /// The warnings that are not given.
+    pub silence: BTreeSet<WarningCode>,
 }

@@ -9,7 +9,8 @@ use super::{leaf::fields_of, *};
 const PREFIX: &str = "SHOP_DB";
 
 /// A value that a field must take: as text, and by the builder. Every field of a partition is listed, except
-/// those that every partition states (`name`, `kind`, `max_connections`) and `budget`, which needs one.
+/// those that every partition states (`name`, `kind`, `max_connections`), `budget`, which needs one, and `settings`, which
+/// are a table.
 type Setter = fn(PartitionConfig) -> PartitionConfig;
 const GOOD: &[(&str, &str, Setter)] = &[
     ("url", "postgres://reader@standby/shop", |p| {
@@ -46,6 +47,9 @@ const GOOD: &[(&str, &str, Setter)] = &[
         p.validate_after_idle(Duration::from_micros(500))
     }),
     ("reset_session", "true", |p| p.reset_session(true)),
+    ("caller_deadline", "2s", |p| {
+        p.caller_deadline(Duration::from_secs(2))
+    }),
 ];
 
 const BAD_COUNT: &[&str] = &[
@@ -102,6 +106,8 @@ const BAD_PARTITION: &[(&str, &[&str])] = &[
     ("min_idle", &["21"]),
     ("validate_after_idle", BAD_CLIENT_LIMIT),
     ("reset_session", &["", "1", "on", "True", "30s"]),
+    ("caller_deadline", BAD_WAIT),
+    ("settings", &["", "64MB", "work_mem"]),
 ];
 
 /// Values that a field of the budget `main` must refuse, in [`Stated::shared`].
@@ -136,6 +142,7 @@ const BAD_BOOT: &[(&str, &[&str])] = &[
     ("when_unavailable", &["", "later", "Fail"]),
     ("wait", BAD_WAIT),
     ("check_timeout", BAD_WAIT),
+    ("silence", &["everything", "shared-server", "SharedServer"]),
 ];
 
 const BAD_POOL: &[(&str, &[&str])] = &[
@@ -381,7 +388,7 @@ fn the_tables_of_bad_values_list_every_field() {
 fn the_table_of_good_values_lists_every_field() {
     let good = GOOD.iter().map(|(field, _, _)| *field);
     let good: Vec<_> = good
-        .chain(["name", "kind", "max_connections", "budget"])
+        .chain(["name", "kind", "max_connections", "budget", "settings"])
         .collect();
     assert_eq!(set_of(&good), set_of(fields_of::<PartitionConfig>()));
 }
@@ -1217,7 +1224,11 @@ fn files_with(url: &str) -> Vec<String> {
         base.replace("\"postgres://shop:pw@db/shop\"", &toml_string(url)),
         base.replace("\"postgres://shop:pw@db/shop\"", url),
         base.replace("\"postgres://shop:pw@db/shop\"", &format!("\"{url}\"")),
-        base.replace("\"postgres://shop:pw@db/shop\"", &format!("'{url}")),
+        // A quote in it would end the text before the rest, and leave a URL of another host and database.
+        base.replace(
+            "\"postgres://shop:pw@db/shop\"",
+            &format!("'{}", url.replace('\'', "")),
+        ),
         base.replace(
             "url = \"postgres://shop:pw@db/shop\"",
             &format!("url {url}"),
@@ -1264,6 +1275,174 @@ fn variables_with(url: &str) -> Vec<(String, String)> {
         .filter(|(name, _)| !name.ends_with("_SERVICE"))
         .chain([(format!("{PREFIX}_{url}"), String::new())])
         .collect()
+}
+
+const SETTINGS: &str = "
+    work_mem = '64MB'
+    Max_Parallel_Workers_Per_Gather = 0
+    random_page_cost = 1.10
+    default_transaction_read_only = true
+    jit = false
+    'pg_trgm.similarity_threshold' = '0.5'
+";
+
+#[test]
+fn settings_are_the_same_from_code_a_file_json_and_the_environment() {
+    let base = Stated::base();
+    let file = base.toml().replace(
+        "[[partition]]\nname = \"analytical\"",
+        &format!("[partition.settings]\n{SETTINGS}\n[[partition]]\nname = \"analytical\""),
+    );
+    let file = PoolConfig::from_toml(&file).unwrap().resolve().unwrap();
+    let expected = [
+        ("default_transaction_read_only", "on"),
+        ("jit", "off"),
+        ("max_parallel_workers_per_gather", "0"),
+        ("pg_trgm.similarity_threshold", "0.5"),
+        ("random_page_cost", "1.10"),
+        ("work_mem", "64MB"),
+    ];
+    let stated = &file.partitions[0].session_settings;
+    let stated: Vec<_> = stated
+        .iter()
+        .map(|(k, v)| (k.as_str(), v.as_str()))
+        .collect();
+    assert_eq!(stated, expected);
+
+    let set =
+        |partition: PartitionConfig, (name, value): &(&str, &str)| partition.setting(name, *value);
+    let transactional = expected
+        .iter()
+        .fold(PartitionConfig::transactional(20), set);
+    let code = built()
+        .transactional(transactional)
+        .analytical(PartitionConfig::analytical(10));
+    assert_eq!(code.resolve().unwrap(), file);
+
+    let variables = expected.map(|(name, value)| {
+        let name = name.to_uppercase().replace('.', "__");
+        (
+            format!("{PREFIX}_TRANSACTIONAL_SETTINGS_{name}"),
+            value.to_owned(),
+        )
+    });
+    let environment = PoolConfig::from_vars(PREFIX, base.variables().into_iter().chain(variables));
+    assert_eq!(environment.unwrap().resolve().unwrap(), file);
+
+    let json = serde_json::json!({
+        "service": "shop", "url": "postgres://shop:pw@db/shop",
+        "fleet": { "max_replicas": 3, "surge": 1 },
+        "partition": [
+            { "name": "transactional", "max_connections": 20, "settings": {
+                "work_mem": "64MB", "max_parallel_workers_per_gather": 0, "random_page_cost": "1.10",
+                "default_transaction_read_only": true, "jit": false, "pg_trgm.similarity_threshold": 0.5 } },
+            { "name": "analytical", "max_connections": 10 },
+        ],
+    });
+    let json: PoolConfig = serde_json::from_value(json).unwrap();
+    assert_eq!(json.resolve().unwrap(), file);
+}
+
+#[test]
+fn the_environment_overrides_one_setting_and_keeps_the_others() {
+    let file = PoolConfig::from_toml(
+        &(Stated::base().toml() + "settings = { jit = 'off', work_mem = '1MB' }"),
+    );
+    let variable = (
+        format!("{PREFIX}_ANALYTICAL_SETTINGS_WORK_MEM"),
+        "9MB".to_owned(),
+    );
+    let settings = file
+        .unwrap()
+        .apply_vars(PREFIX, [variable])
+        .unwrap()
+        .resolve()
+        .unwrap();
+    let stated: Vec<_> = settings.partitions[1].session_settings.values().collect();
+    assert_eq!(stated, ["off", "9MB"]);
+}
+
+#[test]
+fn settings_that_belong_to_others_are_refused_with_what_to_use() {
+    for (name, says) in [
+        ("statement_timeout", "field of the partition"),
+        ("transaction_timeout", "field of the partition"),
+        ("Application_Name", "<service>/<partition>"),
+        ("tcp_keepalives_idle", "set by the pool"),
+        ("client_connection_check_interval", "set by the pool"),
+        ("role", "by a url"),
+        ("client_encoding", "UTF8"),
+        ("transaction_read_only", "default_transaction_read_only"),
+        ("work mem", "named as in Postgres"),
+        ("a.", "named as in Postgres"),
+        ("1a", "named as in Postgres"),
+        ("", "named as in Postgres"),
+    ] {
+        let wrong = PartitionConfig::transactional(20).setting(name, "1");
+        let error = built()
+            .transactional(wrong)
+            .analytical(PartitionConfig::analytical(10))
+            .resolve();
+        let error = error.unwrap_err();
+        let [problem] = error.problems() else {
+            panic!("{error}")
+        };
+        assert!(
+            problem
+                .field
+                .starts_with("partition.transactional.settings."),
+            "{problem}"
+        );
+        assert!(problem.problem.contains(says), "{problem}");
+    }
+    let wrong = Stated::base().toml() + "\n[partition.settings]\nrole = 'x'\nwork_mem = ['x']";
+    let error = PoolConfig::from_toml(&wrong).unwrap_err();
+    let [problem] = error.problems() else {
+        panic!("{error}")
+    };
+    assert_eq!(problem.field, "partition.analytical.settings.work_mem");
+    assert!(
+        problem
+            .problem
+            .contains("text, a number or a boolean, found an array"),
+        "{problem}"
+    );
+    let variable = (format!("{PREFIX}_ANALYTICAL_SETTINGS_ROLE"), "x".to_owned());
+    let file = PoolConfig::from_toml(&Stated::base().toml()).unwrap();
+    let error = file
+        .apply_vars(PREFIX, [variable])
+        .unwrap()
+        .resolve()
+        .unwrap_err();
+    assert_eq!(
+        error.problems()[0].origin.as_deref(),
+        Some("SHOP_DB_ANALYTICAL_SETTINGS_ROLE")
+    );
+}
+
+#[test]
+fn warnings_are_silenced_by_their_codes_wherever_they_are_stated() {
+    let all = WarningCode::ALL.map(WarningCode::as_str);
+    let base = Stated::base();
+    let file = base
+        .toml()
+        .replace("[boot]\n", &format!("[boot]\nsilence = {all:?}\n"));
+    let file = PoolConfig::from_toml(&file).unwrap().resolve().unwrap();
+    assert_eq!(file.boot.silence.len(), all.len());
+    let variable = (format!("{PREFIX}_BOOT_SILENCE"), all.join(", "));
+    let environment = PoolConfig::from_vars(PREFIX, base.variables().into_iter().chain([variable]));
+    assert_eq!(environment.unwrap().resolve().unwrap(), file);
+    let boot: BootConfig = serde_json::from_value(serde_json::json!({ "silence": all })).unwrap();
+    assert_eq!(boot, BootConfig::new().silence(WarningCode::ALL));
+
+    let unknown =
+        PoolConfig::from_toml("[boot]\nsilence = ['shared_server', 'nothing', 5]").unwrap_err();
+    assert_eq!(unknown.problems().len(), 2, "{unknown}");
+    assert!(
+        unknown.problems()[0].problem.contains("over_isolation"),
+        "{unknown}"
+    );
+    assert!(!unknown.to_string().contains("nothing"), "{unknown}");
 }
 
 /// Counts, most of them near their bounds.

@@ -9,7 +9,7 @@ use toml::{
 
 use super::{
     PoolConfig,
-    boot::BootConfig,
+    boot::{BootConfig, WarningCode},
     budget::BudgetConfig,
     error::{ConfigError, Problem, printable},
     fleet::{ExternalPool, FleetConfig},
@@ -100,9 +100,23 @@ impl<'a> Reader<'a> {
     }
 
     fn boot(&mut self, boot: &mut BootConfig, value: &Value<'_>) {
-        for entry in self.expect_table("boot", value).into_iter().flatten() {
-            self.field(boot, "boot.", entry);
+        for entry @ (key, value) in self.expect_table("boot", value).into_iter().flatten() {
+            match value.get_ref() {
+                DeValue::Array(codes) if key.get_ref() == "silence" => {
+                    boot.silence = Some(codes.iter().filter_map(|code| self.code(code)).collect());
+                    self.origins
+                        .note("boot.silence".to_owned(), self.place(key.span().start));
+                }
+                _ => self.field(boot, "boot.", entry),
+            }
         }
+    }
+
+    fn code(&mut self, value: &Value<'_>) -> Option<WarningCode> {
+        let text = value.get_ref().as_str().unwrap_or_default();
+        let read = WarningCode::read(text);
+        read.map_err(|problem| self.report("boot.silence", value.span().start, problem))
+            .ok()
     }
 
     fn list<T: Named>(&mut self, value: &Value<'_>) -> Vec<T> {
@@ -129,19 +143,43 @@ impl<'a> Reader<'a> {
         };
         let (name, rest): (Vec<_>, Vec<_>) =
             table.iter().partition(|(key, _)| key.get_ref() == "name");
-        for entry in name.into_iter().chain(rest) {
+        for entry @ (key, value) in name.into_iter().chain(rest) {
             let path = format!("{}.", item.path(index));
-            self.field(&mut item, &path, entry);
+            match (T::TABLE, value.get_ref()) {
+                (Some(table), DeValue::Table(entries)) if key.get_ref() == table => {
+                    for entry in entries {
+                        self.entry(&mut item, &format!("{path}{table}."), table, entry);
+                    }
+                }
+                _ => self.field(&mut item, &path, entry),
+            }
         }
         self.origins
             .note(item.path(index), self.place(value.span().start));
         item
     }
 
-    fn field<T: Overlay>(&mut self, target: &mut T, path: &str, (key, value): Entry<'_, '_>) {
+    fn field<T: Overlay>(&mut self, target: &mut T, path: &str, entry: Entry<'_, '_>) {
+        let key: &str = entry.0.get_ref();
+        self.state(target, path, key, entry);
+    }
+
+    /// An entry of a table of `target` that is a statement of its own.
+    fn entry<T: Overlay>(&mut self, target: &mut T, path: &str, table: &str, entry: Entry<'_, '_>) {
+        let key = format!("{table}.{}", entry.0.get_ref());
+        self.state(target, path, &key, entry);
+    }
+
+    fn state<T: Overlay>(
+        &mut self,
+        target: &mut T,
+        path: &str,
+        stated: &str,
+        (key, value): Entry<'_, '_>,
+    ) {
         let at = key.span().start;
         let field = format!("{path}{}", printable(key.get_ref()));
-        match target.set(key.get_ref(), leaf(value.get_ref())) {
+        match target.set(stated, leaf(value.get_ref())) {
             Ok(()) => self.origins.note(field, self.place(at)),
             Err(error) => self.report(&field, at, error.to_string()),
         }
@@ -214,7 +252,7 @@ fn leaf<'a>(value: &'a DeValue<'_>) -> Leaf<'a> {
         DeValue::Integer(number) => {
             Leaf::Integer(i64::from_str_radix(number.as_str(), number.radix()).ok())
         }
-        DeValue::Float(_) => Leaf::Other("a number with a fraction"),
+        DeValue::Float(number) => Leaf::Fraction(number.as_str()),
         DeValue::Boolean(flag) => Leaf::Flag(*flag),
         DeValue::Datetime(_) => Leaf::Other("a date"),
         DeValue::Array(_) => Leaf::Other("an array"),

@@ -7,6 +7,7 @@
 pub(crate) mod parameters_page;
 mod password;
 
+use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -168,4 +169,10 @@ pub trait Driver: Manager<Type: Send, Error: Send> + Sized + 'static {
 
     /// The driver's error, as ours.
     fn failure(error: Self::Error) -> Failure;
+
+    /// What a service's own work on a connection has returned, as ours: an error of the driver's client is told as
+    /// [`failure`](Self::failure) tells it. Default: without a SQLSTATE.
+    fn failure_of(error: Box<dyn Error + Send + Sync>) -> Failure {
+        Failure::new(None, error)
+    }
 }

@@ -13,10 +13,10 @@ use crate::bulkhead::{Closed, Request, Waiting};
 use crate::driver::Driver;
 use crate::error::{AcquireError, Failure, NoPassword, Phase, Reason, Rejection};
 use crate::observe::{Event, Watch};
-use crate::status::CallSite;
+use crate::status::{CallSite, Holder};
 
 use super::connection::Connection;
-use super::core::{ConnectionOf, Core, LinkOf, Slot};
+use super::core::{ConnectionOf, Core, LinkOf, Slot, in_use};
 use super::deadline::Deadline;
 use super::store::{Found, Seek, Seeker, Stage, Store, Trouble};
 
@@ -129,7 +129,11 @@ impl<D: Driver> Core<D> {
             Ok(connection) => return Ok(call.acquired(connection, Duration::ZERO)),
             Err(request) => request,
         };
-        call.end(self.complete(request, patience.wait).await)
+        let outcome = self.complete(request, patience.wait).await;
+        if let Err(error) = &outcome {
+            self.warn_of_nesting(by, error);
+        }
+        call.end(outcome)
     }
 
     /// A slot and a connection that need nothing else, or what there is instead.
@@ -235,11 +239,7 @@ impl<D: Driver> Core<D> {
                 Ok(link)
             }
             Ok(Err(Trouble::Closed)) => Err(self.rejection(Reason::Closed, timing.waited)),
-            Ok(Err(Trouble::Failed(failure))) => Err(AcquireError::Failed {
-                partition: self.settings.name.clone(),
-                phase: failure.phase(),
-                failure,
-            }),
+            Ok(Err(Trouble::Failed(failure))) => Err(self.failed(failure)),
             Err(_elapsed) => Err(self.not_connected(timing)),
         }
     }
@@ -260,8 +260,16 @@ impl<D: Driver> Core<D> {
             let lives = connection.validate();
             (Phase::Validate, timeout_at(timing.deadline, lives).await)
         } else {
-            let dressed = connection.dress();
-            (Phase::Connect, timeout_at(timing.deadline, dressed).await)
+            let dressed = timeout_at(timing.deadline, connection.dress()).await;
+            let good = match dressed {
+                Ok(Err(failure)) => {
+                    connection.discard();
+                    return Err(self.failed(failure));
+                }
+                Ok(Ok(good)) => Ok(good),
+                Err(elapsed) => Err(elapsed),
+            };
+            (Phase::Connect, good)
         };
         match good {
             Ok(true) => Ok(Ok(connection)),
@@ -275,11 +283,15 @@ impl<D: Driver> Core<D> {
         }
     }
 
-    /// No connection was opened in time: it waits for its password, or has got further.
+    /// No connection was opened in time: it waits for its password, or for what the service does to it, or the server.
     fn not_connected(&self, timing: &Timing) -> AcquireError {
-        let Some(provider) = self.driver.waits_for_password_of() else {
-            return self.timed_out(Phase::Connect, timing);
-        };
+        match self.driver.waits_for_password_of() {
+            Some(provider) => self.late_password(provider, timing),
+            None => self.timed_out(self.prepares.phase(), timing),
+        }
+    }
+
+    fn late_password(&self, provider: &str, timing: &Timing) -> AcquireError {
         let asked = timing.started.elapsed().saturating_sub(timing.waited);
         let late = Failure::new(None, NoPassword::late(provider, asked));
         let trouble = self.bulkhead.with_stock(|s| s.trouble(self.class));
@@ -293,13 +305,28 @@ impl<D: Driver> Core<D> {
         }
     }
 
+    /// A failure that was reported while a connection was opened or dressed.
+    fn failed(&self, failure: Failure) -> AcquireError {
+        AcquireError::Failed {
+            partition: self.settings.name.clone(),
+            phase: failure.phase().unwrap_or(Phase::Connect),
+            failure,
+        }
+    }
+
     fn timed_out(&self, phase: Phase, timing: &Timing) -> AcquireError {
+        let failure = self.bulkhead.with_stock(|s| s.trouble(self.class));
+        let of_its_own = failure.as_ref().and_then(Failure::phase);
+        let phase = match phase {
+            Phase::Connect => of_its_own.unwrap_or(phase),
+            phase => phase,
+        };
         AcquireError::TimedOut {
             partition: self.settings.name.clone(),
             phase,
             limit: timing.limit(),
             waited: timing.waited,
-            failure: self.bulkhead.with_stock(|s| s.trouble(self.class)),
+            failure,
         }
     }
 
@@ -341,14 +368,39 @@ impl<D: Driver> Core<D> {
             waited,
             max_connections: self.settings.max_connections.get(),
             shared_budget: self.budget.status(),
-            in_use: figures.used.saturating_sub(counts.slots_returning),
+            in_use: in_use(figures, &counts),
             returning: counts.slots_returning,
+            detached: figures.detached,
+            own_hold: self.own_hold(),
             idle: counts.of(Stage::Idle),
             waiting: figures.waiting,
             max_waiters: self.settings.max_waiters,
             oldest_holds: figures.oldest_holds,
             retry_after: (reason != Reason::Closed).then(|| retry_after.unwrap_or(fallback)),
         }))
+    }
+}
+
+impl<D: Driver> Core<D> {
+    /// What the present task itself holds of the same budget, as far as that is known.
+    fn own_hold(&self) -> Option<Holder> {
+        let own = self.budget.tasks.own()?;
+        let holders = self.bulkhead.holders(own.class()).into_iter();
+        let mut holders = holders.filter(|(hold, _)| *hold == own);
+        holders.next().map(|(_, holder)| holder)
+    }
+
+    /// Tells the log of a task that has waited in vain while it held a connection itself. Not before: what another
+    /// branch of the same task holds may come back in time.
+    fn warn_of_nesting(&self, by: CallSite, error: &AcquireError) {
+        let late = error
+            .rejection()
+            .filter(|r| r.reason == Reason::WaitTimeout);
+        if let Some(holder) = late.and_then(|rejection| rejection.own_hold) {
+            let partition = &self.settings.name;
+            tracing::warn!(%partition, waits = %by, holds = %holder, "a task waits for a connection while it holds one: \
+                 it may wait for itself");
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use crate::observe::{Observer, Watch};
 use super::Partition;
 use super::budget::{Budget, Member};
 use super::core::Core;
+use super::on_connect::{OnConnect, Prepares};
 
 /// A field, and what is wrong with it.
 type Problem = (String, String);
@@ -21,6 +22,7 @@ pub(super) fn partitions<D: Driver>(
     settings: &Settings,
     options: &D::Options,
     observer: Option<&dyn Observer>,
+    on_connect: Option<&OnConnect<D>>,
 ) -> Result<Vec<Partition<D>>, ConfigError> {
     let drivers = drivers::<D>(&settings.partitions, options)?;
     one_server_each(settings, &drivers)?;
@@ -33,7 +35,7 @@ pub(super) fn partitions<D: Driver>(
             let driver = driver.expect("bug: a partition in two budgets");
             (*at, &settings.partitions[*at], driver)
         });
-        for (at, core) in cores(budget, members.collect(), observer) {
+        for (at, core) in cores(budget, members.collect(), observer, on_connect) {
             partitions[at] = Some(Partition::new(core));
         }
     }
@@ -114,14 +116,17 @@ fn cores<D: Driver>(
     budget: &BudgetSettings,
     members: Vec<(usize, &PartitionSettings, D)>,
     observer: Option<&dyn Observer>,
+    on_connect: Option<&OnConnect<D>>,
 ) -> Vec<(usize, Arc<Core<D>>)> {
     let known: Vec<Member<'_, D>> = members.iter().map(|(_, of, d)| (*of, d)).collect();
     let shared = Arc::new(Budget::new(budget.clone(), &known));
     let core = |(class, (at, settings, driver)): (usize, (usize, &PartitionSettings, D))| {
         let watch = Watch(observer.map(|o| o.partition(&settings.name)));
         let class = ClassId::new(class);
+        let prepares = Prepares::new(on_connect.cloned());
         let runtime = Handle::current();
-        let core = Core::new(settings.clone(), driver, class, &shared, watch, runtime);
+        let settings = settings.clone();
+        let core = Core::new(settings, driver, class, &shared, watch, prepares, runtime);
         (at, Arc::new(core))
     };
     let cores: Vec<_> = members.into_iter().enumerate().map(core).collect();

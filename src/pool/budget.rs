@@ -12,6 +12,7 @@ use crate::driver::Driver;
 use crate::status::BudgetStatus;
 
 use super::core::{ConnectionOf, Core};
+use super::nested::Tasks;
 use super::store::{ClassOfStore, Place, Store};
 
 pub(super) struct Budget<D: Driver> {
@@ -21,6 +22,8 @@ pub(super) struct Budget<D: Driver> {
     members: OnceLock<Vec<Weak<Core<D>>>>,
     /// Told when a connection is known gone.
     emptying: Notify,
+    /// Which task holds what, in debug builds.
+    pub(super) tasks: Tasks,
 }
 
 /// A partition that is about to be a class of a budget.
@@ -46,6 +49,7 @@ impl<D: Driver> Budget<D> {
             bulkhead,
             members: OnceLock::new(),
             emptying: Notify::new(),
+            tasks: Tasks::default(),
         }
     }
 
@@ -94,12 +98,12 @@ impl<D: Driver> Budget<D> {
         self.emptying.notify_waiters();
     }
 
-    /// Completes when the last connection of a closed budget is known gone.
+    /// Completes when the last connection of a closed budget is known gone, or has left the pool.
     pub(super) async fn emptied(&self) {
         loop {
             let mut changed = pin!(self.emptying.notified());
             changed.as_mut().enable();
-            if self.bulkhead.with_stock(|s| s.total()) == 0 {
+            if self.bulkhead.with_stock(|s| s.total() == s.detached()) {
                 return;
             }
             changed.await;

@@ -24,6 +24,9 @@ pub struct CloseReport {
     pub taken_away: Vec<TakenAway>,
     /// The partitions of which something was still not known gone, in the order of the pool.
     pub still_held: Vec<StillHeld>,
+    /// Connections that were [detached](crate::Connection::detach) and are still open: they have left the pool, and it
+    /// neither waits for them nor takes them away.
+    pub detached: u32,
 }
 
 /// A hold that closing ended.
@@ -67,9 +70,13 @@ impl CloseReport {
 impl fmt::Display for CloseReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_drained() {
-            return f.write_str("closed: every connection was given back");
+            f.write_str("closed: every connection was given back")?;
+        } else {
+            f.write_str("closed")?;
         }
-        f.write_str("closed")?;
+        if self.detached > 0 {
+            write!(f, "; detached and still open: {}", self.detached)?;
+        }
         for TakenAway { partition, holder } in &self.taken_away {
             write!(f, "\n  {partition}: taken away, held for {holder}")?;
         }
@@ -127,7 +134,7 @@ impl<D: Driver> Core<D> {
     fn still_held(&self) -> Option<StillHeld> {
         let status = self.status();
         let held = StillHeld {
-            connections: status.connections(),
+            connections: status.connections() - status.detached,
             partition: status.name,
             in_use: status.in_use,
             oldest_hold: status.oldest_hold,

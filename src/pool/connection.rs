@@ -6,9 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::driver::{Driver, Readiness};
+use crate::error::Failure;
 use crate::observe::Event;
 
 use super::core::{Core, LinkOf, Slot};
+use super::detached::Detached;
+use super::store::{Stage, Store};
 
 /// A connection and the slot that it takes up; both are given back when it is dropped.
 ///
@@ -34,6 +37,7 @@ pub struct Connection<D: Driver> {
 impl<D: Driver> Connection<D> {
     #[inline]
     pub(super) fn new(core: Arc<Core<D>>, permit: Slot<D>, link: LinkOf<D>) -> Self {
+        core.budget.tasks.acquired(permit.hold());
         Self {
             core,
             held: Some((permit, link)),
@@ -62,6 +66,72 @@ impl<D: Driver> Connection<D> {
         taken.map(|(age, _)| age)
     }
 
+    /// Closes it rather than giving it back: for a session in a state that nobody else should meet, and that
+    /// [`reset_session`](crate::config::PartitionConfig::reset_session) does not undo. Its slot comes back when its
+    /// backend is known gone; a query that runs is cancelled.
+    ///
+    /// # Examples
+    /// ```
+    /// # use partitioned_pool::{Connection, TokioPostgres};
+    /// async fn set_up(connection: Connection<TokioPostgres>) {
+    ///     match connection.batch_execute("CREATE TEMP TABLE scratch (id int)").await {
+    ///         Ok(()) => { /* use it */ }
+    ///         Err(_) => connection.discard(),
+    ///     }
+    /// }
+    /// ```
+    pub fn discard(mut self) {
+        let (permit, link) = self.take();
+        let since = permit.since();
+        self.core.discard(link, Some(permit));
+        self.tell_released(since);
+    }
+
+    /// Takes it out of the pool for good: see [`Detached`]. It keeps its slot until it is dropped and its backend is
+    /// gone, so that the budget stays true. The observer hears that it was released.
+    ///
+    /// # Examples
+    /// A listener, which is not a hold to be warned of:
+    /// ```
+    /// # use partitioned_pool::{AcquireError, Detached, Partition, TokioPostgres};
+    /// async fn listener(
+    ///     reports: &Partition<TokioPostgres>,
+    /// ) -> Result<Detached<TokioPostgres>, Box<dyn std::error::Error>> {
+    ///     let listener = reports.acquire().await?.detach();
+    ///     listener.batch_execute("LISTEN orders").await?;
+    ///     Ok(listener)
+    /// }
+    /// ```
+    pub fn detach(mut self) -> Detached<D> {
+        let (permit, mut link) = self.take();
+        let to_detached = |s: &mut Store<_>| s.shift(&mut link.place, Stage::Detached);
+        self.core.bulkhead.with_stock(to_detached);
+        let since = permit.since();
+        if let Some(hold) = permit.hold() {
+            self.core.bulkhead.detach(hold);
+        }
+        // Whoever closes the pool does not wait for it.
+        self.core.budget.one_less();
+        self.tell_released(since);
+        Detached::new(Arc::clone(&self.core), permit, link)
+    }
+
+    /// What it holds, which is no longer this task's.
+    fn take(&mut self) -> (Slot<D>, LinkOf<D>) {
+        let (permit, link) = self.held.take().expect(EMPTY);
+        self.core.budget.tasks.given_back(permit.hold());
+        (permit, link)
+    }
+
+    /// Last: nothing is lost if the observer panics.
+    #[inline]
+    fn tell_released(&self, since: Duration) {
+        if self.observed {
+            let held = self.core.bulkhead.now().saturating_sub(since);
+            self.core.watch.tell(|| Event::Released { held });
+        }
+    }
+
     /// Asks the server whether it still lives; `false` if it does not.
     pub(super) async fn validate(&mut self) -> bool {
         let core = Arc::clone(&self.core);
@@ -71,21 +141,32 @@ impl<D: Driver> Connection<D> {
     }
 
     /// Puts the session limits of its partition in force on a connection that another partition had
-    /// opened, and frees it of that one's session state; `false` if that failed. One round trip.
+    /// opened, and frees it of that one's session state; `false` if that failed. One round trip, and what the
+    /// service's hook takes.
     ///
     /// Dropped half way, it is dressed on the return path.
-    pub(super) async fn dress(&mut self) -> bool {
+    ///
+    /// # Errors
+    /// The hook has failed, though the connection is alive.
+    pub(super) async fn dress(&mut self) -> Result<bool, Failure> {
         let core = Arc::clone(&self.core);
         let started = core.bulkhead.now();
         let link = self.link_mut();
         link.dress = None;
         if core.driver.reset(&mut link.client).await != Readiness::Quiet {
-            return false;
+            return Ok(false);
+        }
+        let limit = core.settings.connect_timeout;
+        if let Err(failure) = core.prepare(&mut link.client, limit).await {
+            return match D::readiness(&link.client) {
+                Readiness::Lost => Ok(false),
+                _ => Err(failure),
+            };
         }
         link.dress = Some(core.class);
         let took = core.bulkhead.now().saturating_sub(started);
         core.watch.tell(|| Event::Dressed { took });
-        true
+        Ok(true)
     }
 
     /// Whether the session limits of its partition are in force.
@@ -106,7 +187,7 @@ impl<D: Driver> Connection<D> {
 
     /// Closes a bad connection in the background and keeps its slot.
     pub(super) fn into_slot(mut self) -> Slot<D> {
-        let (permit, link) = self.held.take().expect(EMPTY);
+        let (permit, link) = self.take();
         self.core.discard(link, None);
         permit
     }
@@ -114,6 +195,14 @@ impl<D: Driver> Connection<D> {
     pub(crate) fn driver_parts(&mut self) -> (&D, &mut D::Type) {
         let (_, link) = self.held.as_mut().expect(EMPTY);
         (&self.core.driver, &mut link.client)
+    }
+
+    #[allow(
+        dead_code,
+        reason = "not every driver has something of its own to offer"
+    )]
+    pub(crate) fn session(&self) -> &D::Type {
+        &self.link().client
     }
 
     fn link(&self) -> &LinkOf<D> {
@@ -150,13 +239,9 @@ impl<D: Driver> Drop for Connection<D> {
             return;
         };
         let since = permit.since();
-        let core = &self.core;
-        core.take_back(permit, link);
-        // Last: nothing is lost if the observer panics.
-        if self.observed {
-            let held = core.bulkhead.now().saturating_sub(since);
-            core.watch.tell(|| Event::Released { held });
-        }
+        self.core.budget.tasks.given_back(permit.hold());
+        self.core.take_back(permit, link);
+        self.tell_released(since);
     }
 }
 

@@ -8,7 +8,7 @@ use deadpool::managed::Manager;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
-use crate::admission::{ClassId, HoldId};
+use crate::admission::{ClassId, Figures, HoldId};
 use crate::bulkhead::{Bulkhead, Permit};
 use crate::config::{LIFETIME_JITTER_PERCENT, PartitionSettings};
 use crate::driver::{Driver, Readiness};
@@ -17,10 +17,12 @@ use crate::observe::Watch;
 use crate::status::{Held, Holder, PartitionStatus};
 
 use super::budget::Budget;
+use super::health::Pulse;
 use super::history::History;
 use super::leaving::{Leaving, see_the_end};
+use super::on_connect::Prepares;
 use super::opening::{Opening, Prober};
-use super::store::{After, Link, Place, Stage, Step, Store};
+use super::store::{After, Counts, Link, Place, Stage, Step, Store};
 use super::upkeep::keep_up;
 
 pub(super) type ConnectionOf<D> = <D as Manager>::Type;
@@ -39,6 +41,8 @@ pub(super) struct Core<D: Driver> {
     pub(super) bulkhead: Bulkhead<Store<ConnectionOf<D>>>,
     pub(super) budget: Arc<Budget<D>>,
     pub(super) watch: Watch,
+    pub(super) prepares: Prepares<D>,
+    pub(super) pulse: Pulse,
     /// What it went through lately. Locked before the bulkhead, never after it.
     pub(super) history: Mutex<History>,
     /// The other partitions on the same server.
@@ -54,6 +58,7 @@ impl<D: Driver> Core<D> {
         class: ClassId,
         budget: &Arc<Budget<D>>,
         watch: Watch,
+        prepares: Prepares<D>,
         runtime: Handle,
     ) -> Self {
         Self {
@@ -63,6 +68,8 @@ impl<D: Driver> Core<D> {
             bulkhead: budget.bulkhead().clone(),
             budget: Arc::clone(budget),
             watch,
+            prepares,
+            pulse: Pulse::default(),
             history: Mutex::default(),
             neighbours: OnceLock::new(),
             runtime,
@@ -173,6 +180,7 @@ impl<D: Driver> Core<D> {
 
     /// An opening failed. Returns how long the caller has to sleep before it probes, if it must.
     pub(super) fn opening_failed(&self, failure: Failure) -> Option<Duration> {
+        self.pulse.fails(self.bulkhead.now(), failure.clone());
         let partition = &self.settings.name;
         let endpoint = self.driver.endpoint();
         match self
@@ -236,6 +244,15 @@ impl<D: Driver> Core<D> {
         self.runtime.spawn(leaving.close());
     }
 
+    /// Closes a connection that had left the pool, and gives up its slot when its backend is gone.
+    pub(super) fn end_detached(self: &Arc<Self>, permit: Slot<D>, link: LinkOf<D>) {
+        let leaving = Leaving::new(self, None, link, Stage::Closing);
+        self.runtime.spawn(async move {
+            leaving.close().await;
+            drop(permit);
+        });
+    }
+
     /// Whether a connection can be handed out at `now` without asking the server.
     #[inline]
     pub(super) fn is_fresh(&self, link: &LinkOf<D>, now: Duration) -> bool {
@@ -289,18 +306,26 @@ impl<D: Driver> Core<D> {
             max_connections: self.settings.max_connections.get(),
             max_waiters: self.settings.max_waiters,
             min_idle: self.settings.min_idle,
-            in_use: figures.used.saturating_sub(counts.slots_returning),
+            in_use: in_use(&figures, &counts),
             waiting: figures.waiting,
             opening: counts.of(Stage::Opening),
-            idle: counts.of(Stage::Idle),
+            idle: counts.of(Stage::Idle) + counts.of(Stage::Checking),
             used: counts.of(Stage::Used),
             returning: counts.of(Stage::Returning),
             closing: counts.of(Stage::Closing),
             ghosts: counts.of(Stage::Ghost),
+            detached: counts.of(Stage::Detached),
             oldest_hold: figures.oldest_holds.first(),
             expected_hold: figures.expected_hold,
         }
     }
+}
+
+/// Slots in the hands of callers: neither on the return path nor detached. The two looks are not one: what changes
+/// in between is not counted twice.
+pub(super) fn in_use(figures: &Figures, counts: &Counts) -> u32 {
+    let others = counts.slots_returning.saturating_add(figures.detached);
+    figures.used.saturating_sub(others)
 }
 
 /// What is known of a backend, after a moment's patience if its task is being polled: the answer that

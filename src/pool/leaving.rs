@@ -88,7 +88,18 @@ impl<D: Driver> Leaving<D> {
             return readiness;
         }
         self.dress = Some(core.class);
-        core.driver.reset(client).await
+        let readiness = core.driver.reset(client).await;
+        if readiness != Readiness::Quiet {
+            return readiness;
+        }
+        match core.prepare(client, core.settings.connect_timeout).await {
+            Ok(()) => readiness,
+            Err(failure) => {
+                let partition = &core.settings.name;
+                tracing::warn!(%partition, %failure, "on_connect has failed on a connection that came back");
+                Readiness::Lost
+            }
+        }
     }
 
     fn come_back(mut self) {

@@ -7,10 +7,14 @@ mod closing;
 mod connection;
 mod core;
 mod deadline;
+mod detached;
 mod diagnosing;
+mod health;
 mod history;
 mod holders;
 mod leaving;
+mod nested;
+mod on_connect;
 mod opening;
 mod pace;
 mod partition;
@@ -27,14 +31,18 @@ use crate::driver::Driver;
 use crate::fleet::FleetReport;
 use crate::observe::Observer;
 use crate::status::{CallSite, PoolStatus};
+use crate::warning::BootWarning;
 
 use closing::begin_to_take;
 
 pub use closing::{CloseReport, StillHeld, TakenAway};
 pub use connection::Connection;
 pub use deadline::Deadline;
+pub use detached::Detached;
 pub use diagnosing::{PartitionDiagnosis, PoolDiagnosis};
+pub use health::{Health, NotReady, PartitionHealth};
 pub use holders::{Holders, NotAsked};
+pub(crate) use on_connect::OnConnect;
 pub use partition::Partition;
 
 struct Inner<D: Driver> {
@@ -42,6 +50,7 @@ struct Inner<D: Driver> {
     transactional: usize,
     analytical: usize,
     fleet: OnceLock<FleetReport>,
+    warnings: OnceLock<Vec<BootWarning>>,
     external: Vec<ExternalSettings>,
 }
 
@@ -62,8 +71,9 @@ impl<D: Driver> PartitionedPool<D> {
         settings: &Settings,
         options: &D::Options,
         observer: Option<&dyn Observer>,
+        on_connect: Option<&OnConnect<D>>,
     ) -> Result<Self, ConfigError> {
-        let partitions = assemble::partitions(settings, options, observer)?;
+        let partitions = assemble::partitions(settings, options, observer, on_connect)?;
         let position = |name: &str| {
             let found = partitions.iter().position(|p| p.name() == name);
             found.expect("bug: the settings have both partitions")
@@ -75,6 +85,7 @@ impl<D: Driver> PartitionedPool<D> {
                 transactional,
                 analytical,
                 fleet: OnceLock::new(),
+                warnings: OnceLock::new(),
                 external: settings.fleet.external.clone(),
             }),
         })
@@ -90,6 +101,18 @@ impl<D: Driver> PartitionedPool<D> {
     pub(crate) fn keep_report(&self, report: FleetReport) {
         // Set once, by the one boot of this pool.
         let _ = self.inner.fleet.set(report);
+    }
+
+    pub(crate) fn keep_warnings(&self, warnings: Vec<BootWarning>) {
+        // Set once, by the one boot of this pool.
+        let _ = self.inner.warnings.set(warnings);
+    }
+
+    /// What its owner should know, but for what was [silenced](crate::config::BootConfig::silence): each was told to
+    /// the log when the pool was started.
+    #[must_use]
+    pub fn warnings(&self) -> &[BootWarning] {
+        self.inner.warnings.get().map_or(&[], Vec::as_slice)
     }
 
     /// The pools of each replica that are declared, and are not managed here.
@@ -196,6 +219,40 @@ impl<D: Driver> PartitionedPool<D> {
         }
     }
 
+    /// Whether each partition can serve, for a readiness probe; known by `deadline`, which all share.
+    ///
+    /// A partition is ready if its server has answered lately: a connection was opened, or came back quiet, in the last
+    /// second. Else one connection that is idle is asked; if there is none, one is opened as the prober would, which then
+    /// stays. It is not ready if that fails or has no answer in time, while no connection can be opened, and when the
+    /// pool is closed. A partition of which every connection is in use is ready, as long as nothing says otherwise: being
+    /// full is no reason to be taken out of service.
+    ///
+    /// It takes no slot, joins no queue and never makes a connection more than the budget has. Under load it asks nothing,
+    /// and else one round trip for each partition. A connection that does not answer is closed.
+    ///
+    /// **Readiness, not liveness.** A service that is taken out because its reports have no standby serves nobody: look
+    /// at the partitions that it cannot do without. A liveness probe asks nothing of the database, not even this:
+    /// to start the process anew mends no database, and brings it a storm of connections.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the connections that are being asked.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use partitioned_pool::{PartitionedPool, TokioPostgres};
+    /// /// Status and text of `/ready`, for a probe with a timeout of a second.
+    /// async fn readiness(pool: &PartitionedPool<TokioPostgres>) -> (u16, String) {
+    ///     let health = pool.ready(Duration::from_millis(800)).await;
+    ///     let checkout = health.of("transactional").is_some_and(|one| one.is_ready());
+    ///     (if checkout { 200 } else { 503 }, health.to_string())
+    /// }
+    /// ```
+    pub async fn ready(&self, deadline: impl Into<Deadline>) -> Health {
+        let cores: Vec<_> = self.partitions().map(|p| &p.core).collect();
+        health::ready(&cores, deadline.into()).await
+    }
+
     /// Tells the observer what every partition looks like now, as happens once a second anyway, and at
     /// the end of [`close`](Self::close): for whoever wants gauges that are true at this moment.
     pub fn sample(&self) {
@@ -230,6 +287,7 @@ impl<D: Driver> PartitionedPool<D> {
             let _ = timeout_at(deadline.instant(), retire).await;
         }
         self.sample();
+        report.detached = self.partitions().map(|p| p.status().detached).sum();
         report
     }
 

@@ -21,6 +21,8 @@ use super::store::{Place, Stage, Store};
 pub(super) struct Opening<D: Driver> {
     core: Arc<Core<D>>,
     place: Option<Place>,
+    /// Once it is open, until it is prepared.
+    client: Option<D::Type>,
 }
 
 impl<D: Driver> Opening<D> {
@@ -28,6 +30,7 @@ impl<D: Driver> Opening<D> {
         Self {
             core: Arc::clone(core),
             place: Some(place),
+            client: None,
         }
     }
 
@@ -47,15 +50,24 @@ impl<D: Driver> Opening<D> {
                 }
             }
         };
-        match outcome {
-            Ok(client) => self.arrive(client, started.elapsed()),
-            Err(error) => self.fail(D::failure(error), started.elapsed()),
+        let client = match outcome {
+            Ok(client) => self.client.insert(client),
+            Err(error) => return self.fail(D::failure(error), started.elapsed()),
+        };
+        let left = limit.saturating_sub(started.elapsed());
+        // Nobody waits any longer for one that comes late.
+        let left = if left.is_zero() { limit } else { left };
+        match core.prepare(client, left).await {
+            Ok(()) => self.arrive(started.elapsed()),
+            Err(failure) => self.is_unprepared(failure, started.elapsed()),
         }
     }
 
-    fn arrive(mut self, client: D::Type, took: Duration) {
+    fn arrive(mut self, took: Duration) {
         self.core.watch.tell(|| Event::Opened { took });
+        self.core.pulse.beats(self.core.bulkhead.now());
         let place = self.place.take().expect("bug: an opening without a place");
+        let client = self.client.take().expect("bug: nothing was opened");
         let leash = D::leash(&client);
         self.core.bulkhead.with_stock(|s| s.opened(&place, leash));
         self.core.offer(self.core.link(client, place));
@@ -64,6 +76,12 @@ impl<D: Driver> Opening<D> {
 
     fn fail(mut self, failure: Failure, took: Duration) {
         self.give_up();
+        self.pass_on(failure, took);
+    }
+
+    /// The service's hook has failed, or was too late: the connection counts until its end is known.
+    fn is_unprepared(mut self, failure: Failure, took: Duration) {
+        self.close_or_give_up();
         self.pass_on(failure, took);
     }
 
@@ -84,6 +102,13 @@ impl<D: Driver> Opening<D> {
     fn give_up(&mut self) {
         if let Some(place) = self.place.take() {
             self.core.give_up(place);
+        }
+    }
+
+    fn close_or_give_up(&mut self) {
+        match (self.place.take(), self.client.take()) {
+            (Some(place), Some(client)) => self.core.discard(self.core.link(client, place), None),
+            (place, _) => place.into_iter().for_each(|place| self.core.give_up(place)),
         }
     }
 
@@ -131,11 +156,11 @@ fn connect_timeout(limit: Duration) -> Failure {
     Failure::new(None, io::Error::new(io::ErrorKind::TimedOut, text))
 }
 
-/// Dropped early: the runtime stops, or the driver has panicked.
+/// Dropped early: the runtime stops, or the driver or the service's hook has panicked.
 impl<D: Driver> Drop for Opening<D> {
     fn drop(&mut self) {
         if self.place.is_some() {
-            self.give_up();
+            self.close_or_give_up();
             let failure = Failure::new(None, "connecting was aborted");
             self.core.opening_failed(failure);
         }

@@ -5,7 +5,7 @@
 //!
 //! Each partition of the budget is a class, with a shelf of its own.
 //!
-//! 1. `opening + idle + used + returning + closing + ghosts <= capacity`, always, and for each class
+//! 1. `opening + idle + checking + used + returning + closing + ghosts + detached <= capacity`, always, and for each class
 //!    `<= max`: a [`Place`] is made before a connection is opened and ends when its backend is known
 //!    gone.
 //! 2. `capacity - all connections >= sum over the classes of max(0, reserved - connections)`: what a
@@ -160,6 +160,12 @@ impl<C> Store<C> {
     /// The connections of all classes.
     pub(super) fn total(&self) -> u32 {
         self.shelves.iter().map(|shelf| shelf.counts.total()).sum()
+    }
+
+    /// Those of them that have left the pool.
+    pub(super) fn detached(&self) -> u32 {
+        let detached = |shelf: &Shelf<C>| shelf.counts.of(Stage::Detached);
+        self.shelves.iter().map(detached).sum()
     }
 
     #[inline]
@@ -580,6 +586,41 @@ impl<C> Store<C> {
         };
         let at = shelf.idle.iter().position(|link| stale(link))?;
         Some(self.take_to_close(class, at))
+    }
+
+    /// Takes out the idle connection of `class` that nobody has needed for longest, to ask it whether it lives.
+    pub(super) fn take_to_check(&mut self, class: ClassId) -> Option<Box<Link<C>>> {
+        let idle = &mut self.shelf(class).idle;
+        let mut link = (!idle.is_empty()).then(|| idle.remove(0))?;
+        self.shift(&mut link.place, Stage::Checking);
+        Some(link)
+    }
+
+    /// Takes back a connection that was checked: it has been idle for as long as before.
+    ///
+    /// # Errors
+    /// As [`offer`](Self::offer).
+    pub(super) fn checked(&mut self, link: Box<Link<C>>) -> Result<Option<Waker>, Box<Link<C>>> {
+        let (class, since) = (link.place.class, link.idle_since);
+        let before = self.shelf(class).idle.len();
+        let waker = self.offer(link, since)?;
+        let idle = &mut self.shelf(class).idle;
+        if idle.len() > before {
+            idle.rotate_right(1);
+        }
+        Ok(waker)
+    }
+
+    /// When the idle connection of `class` that was the last to be used came back, of those that `live`.
+    pub(super) fn last_used(&self, class: ClassId, live: impl Fn(&C) -> bool) -> Option<Duration> {
+        let idle = self.shelves[class.index()].idle.iter();
+        let living = idle.filter(|link| live(&link.client));
+        living.map(|link| link.idle_since).max()
+    }
+
+    /// Whether a connection of `class` is being opened.
+    pub(super) fn is_opening(&self, class: ClassId) -> bool {
+        self.counts(class).of(Stage::Opening) > 0
     }
 
     /// Keeps nothing of `class` from now on, and tells each of its seekers.

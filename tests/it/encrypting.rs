@@ -12,7 +12,9 @@ use crate::support::driver::Speaks as _;
 use crate::support::patience::{LONG, eventually};
 use crate::support::proxy::{Opening, Proxy};
 use crate::support::server::on_own_servers;
-use crate::support::tenant::{Pool, Tenant, small};
+use crate::support::tenant::{Tenant, small};
+
+type Pool = PartitionedPool<TokioPostgres>;
 
 const ONLY_ENCRYPTED: &str = "hostssl all all all scram-sha-256";
 
@@ -376,13 +378,12 @@ async fn the_feature_gives_tls_to_sqlx_too() {
             )
         };
         let config = tenant.config(small(1)).url(url(&stranger));
-        let said = PartitionedPool::<Sqlx>::connect(config)
-            .await
-            .unwrap_err()
-            .to_string();
+        let refused = Box::pin(PartitionedPool::<Sqlx>::connect(config));
+        let said = refused.await.unwrap_err().to_string();
         assert!(said.contains("certificate"), "{said}");
         let config = tenant.config(small(1)).url(url(&ca));
-        let pool = PartitionedPool::<Sqlx>::connect(config).await.unwrap();
+        let pool = Box::pin(PartitionedPool::<Sqlx>::connect(config));
+        let pool = pool.await.unwrap();
         let mut held = pool.transactional().acquire_by(LONG).await.unwrap();
         assert_eq!(
             held.ask("SELECT ssl::text FROM pg_stat_ssl WHERE pid = pg_backend_pid()")

@@ -28,6 +28,8 @@ struct Reference {
     rules: Rules,
     /// When each held slot was granted, by class.
     held: Vec<Vec<Duration>>,
+    /// Slots that were detached, by class.
+    detached: Vec<u32>,
     /// Who waits: the number of the call, by class.
     waiting: Vec<VecDeque<u32>>,
     /// How long each hold lasted, in the order of their ends, by class.
@@ -43,6 +45,7 @@ impl Reference {
         Self {
             rules,
             held: vec![Vec::new(); n],
+            detached: vec![0; n],
             waiting: vec![VecDeque::new(); n],
             ended: vec![Vec::new(); n],
             last_end: vec![Duration::ZERO; n],
@@ -53,20 +56,20 @@ impl Reference {
     /// Time passes: whoever holds or waits does so for that much longer.
     fn pass(&mut self, time: Duration) {
         for class in self.classes() {
-            let (used, waits) = (self.used(class), self.waits(class));
+            let (holds, waits) = (self.holds(class), self.waits(class));
             let totals = &mut self.totals[class];
             totals.at += time;
-            totals.held_time += time * used;
+            totals.held_time += time * holds;
             totals.waited_time += time * waits;
         }
     }
 
     fn grant(&mut self, class: usize, now: Duration) {
         self.held[class].push(now);
-        let used = self.used(class);
+        let holds = self.holds(class);
         let totals = &mut self.totals[class];
         totals.granted += 1;
-        totals.most_used = totals.most_used.max(used);
+        totals.most_used = totals.most_used.max(holds);
     }
 
     fn enqueue(&mut self, class: usize, call: u32) {
@@ -90,17 +93,21 @@ impl Reference {
     }
 
     fn restart_peaks(&mut self, class: usize) {
-        let (used, waits) = (self.used(class), self.waits(class));
+        let (holds, waits) = (self.holds(class), self.waits(class));
         let totals = &mut self.totals[class];
-        (totals.most_used, totals.most_waiting) = (used, waits);
+        (totals.most_used, totals.most_waiting) = (holds, waits);
     }
 
     fn classes(&self) -> std::ops::Range<usize> {
         0..self.rules.classes.len()
     }
 
-    fn used(&self, class: usize) -> u32 {
+    fn holds(&self, class: usize) -> u32 {
         u32::try_from(self.held[class].len()).unwrap()
+    }
+
+    fn used(&self, class: usize) -> u32 {
+        self.holds(class) + self.detached[class]
     }
 
     fn waits(&self, class: usize) -> u32 {
@@ -154,7 +161,7 @@ impl Reference {
         let ages = since.iter().map(|since| now - *since);
         let mean_age = ages
             .sum::<Duration>()
-            .checked_div(self.used(class))
+            .checked_div(self.holds(class))
             .unwrap_or_default();
         let quiet = now - self.last_end[class] > average
             && since.iter().all(|since| now - *since > average);
@@ -206,17 +213,15 @@ impl Reference {
         let wait = match self.awaited(class)[..] {
             [] => return None,
             [only] => {
-                let slots = self.rules.classes[only]
-                    .reserved
-                    .max(self.used(only))
-                    .max(1);
+                let taken = self.rules.classes[only].reserved.max(self.used(only));
+                let slots = (taken - self.detached[only]).max(1);
                 turns * self.expected_hold(only, now)?.as_nanos() / u128::from(slots)
             }
             ref several => {
                 let mut flow = 0;
                 for c in several {
                     let hold = self.expected_hold(*c, now)?.as_nanos().max(1);
-                    flow += (u128::from(self.used(*c)) << 64) / hold;
+                    flow += (u128::from(self.holds(*c)) << 64) / hold;
                 }
                 (turns << 64) / flow.max(1)
             }
@@ -271,6 +276,8 @@ enum Op {
     Release { which: usize },
     PassOn { which: usize },
     Revoke { which: usize },
+    Detach { which: usize },
+    ReleaseDetached { which: usize },
     ReleaseRevoked { which: usize },
     RestartPeaks { class: usize },
     Leave { which: usize },
@@ -296,6 +303,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => any::<usize>().prop_map(|which| Op::PassOn { which }),
         2 => any::<usize>().prop_map(|which| Op::Revoke { which }),
         2 => any::<usize>().prop_map(|which| Op::ReleaseRevoked { which }),
+        2 => any::<usize>().prop_map(|which| Op::Detach { which }),
+        2 => any::<usize>().prop_map(|which| Op::ReleaseDetached { which }),
         2 => any::<usize>().prop_map(|class| Op::RestartPeaks { class }),
         4 => any::<usize>().prop_map(|which| Op::Leave { which }),
         4 => any::<usize>().prop_map(|which| Op::LeaveAgain { which }),
@@ -352,6 +361,8 @@ struct Pair {
     holds: Vec<(Hold, Duration)>,
     /// Holds whose slots were taken away, in the hands of owners who do not know.
     revoked: Vec<Hold>,
+    /// Slots that are taken, and no holds any more.
+    detached: Vec<Hold>,
     tickets: Vec<(usize, u32, Ticket)>,
     /// Tickets whose waiter is no longer in the queue; its place there may be somebody else's.
     spent: Vec<Ticket>,
@@ -368,6 +379,7 @@ impl Pair {
             calls: 0,
             holds: Vec::new(),
             revoked: Vec::new(),
+            detached: Vec::new(),
             tickets: Vec::new(),
             spent: Vec::new(),
             granted: 0,
@@ -400,7 +412,15 @@ impl Pair {
                 let hold = self.revoked.swap_remove(which % self.revoked.len());
                 assert_eq!(self.ledger.release(hold, self.now), None, "(8) once");
             }
+            Op::Detach { which } if !self.holds.is_empty() => {
+                self.detach(which % self.holds.len());
+            }
+            Op::ReleaseDetached { which } if !self.detached.is_empty() => {
+                self.release_detached(which % self.detached.len());
+            }
             Op::Release { .. }
+            | Op::Detach { .. }
+            | Op::ReleaseDetached { .. }
             | Op::Leave { .. }
             | Op::LeaveAgain { .. }
             | Op::PassOn { .. }
@@ -511,6 +531,29 @@ impl Pair {
         self.handed_over(|ledger, now| ledger.revoke(id, now));
     }
 
+    /// Its slot stays taken. Nothing is learnt of how long a hold lasts, but that one began.
+    fn detach(&mut self, which: usize) {
+        let (hold, since) = self.holds.swap_remove(which);
+        let class = hold.class().index();
+        self.reference.free_slot(class, since);
+        self.reference.detached[class] += 1;
+        let last = &mut self.reference.last_end[class];
+        *last = since.max(*last);
+        let (id, now) = (hold.id(), self.now);
+        assert!(
+            self.ledger.detach(id, now) && !self.ledger.detach(id, now),
+            "once"
+        );
+        assert_eq!(self.ledger.revoke(id, now), None, "it is no hold any more");
+        self.detached.push(hold);
+    }
+
+    fn release_detached(&mut self, which: usize) {
+        let hold = self.detached.swap_remove(which);
+        self.reference.detached[hold.class().index()] -= 1;
+        self.handed_over(|ledger, now| ledger.release(hold, now));
+    }
+
     /// A slot has come free in the reference; the ledger learns of it, and hands it over.
     fn handed_over(&mut self, end: impl FnOnce(&mut Ledger<u32>, Duration) -> Option<Grant<u32>>) {
         self.released += 1;
@@ -554,12 +597,15 @@ impl Pair {
         let (reference, rules) = (&self.reference, &self.reference.rules);
         let used = reference.classes().map(|c| reference.used(c)).sum::<u32>();
         assert_eq!(self.ledger.used(), used);
+        let detached = reference.detached.iter().sum::<u32>();
+        assert_eq!(self.ledger.detached(), detached);
         assert!(used <= rules.capacity, "(1)");
         let lack = reference.classes().map(|c| reference.lack(c)).sum::<u32>();
         assert!(reference.free() >= lack, "(3)");
         for c in reference.classes() {
             let figures = self.ledger.figures(ClassId::new(c), self.now);
             assert_eq!(figures.used, reference.used(c));
+            assert_eq!(figures.detached, reference.detached[c]);
             assert_eq!(figures.waiting, reference.waits(c));
             let oldest = figures.oldest_holds.iter().map(|holder| holder.age);
             assert_eq!(
@@ -577,11 +623,18 @@ impl Pair {
             assert!(figures.waiting == 0 || !admissible, "(5)");
             assert!(figures.waiting <= rules.classes[c].queue, "(6)");
         }
-        let held = u32::try_from(self.holds.len()).unwrap();
+        let held = u32::try_from(self.holds.len() + self.detached.len()).unwrap();
         assert_eq!(self.granted - self.released, held, "(8)");
     }
 
     fn empty(&mut self) {
+        while !self.holds.is_empty() {
+            self.step(Op::Release { which: 0 });
+        }
+        while !self.detached.is_empty() {
+            self.step(Op::ReleaseDetached { which: 0 });
+        }
+        // The last of those may have let somebody in.
         while !self.holds.is_empty() {
             self.step(Op::Release { which: 0 });
         }

@@ -14,6 +14,7 @@ mod bulkhead;
 #[cfg(feature = "cli")]
 mod cli;
 mod closing;
+mod detaching;
 mod diagnosing;
 #[cfg(feature = "tls")]
 mod encrypting;
@@ -25,8 +26,10 @@ mod holding;
 mod house;
 mod leaving;
 mod ledger;
+mod listening;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod nesting;
 mod observe;
 #[cfg(feature = "sqlx")]
 mod only_sqlx;
@@ -36,7 +39,9 @@ mod passwords;
 mod plan_agreement;
 mod plan_reference;
 mod postgres_source;
+mod readiness;
 mod resetting;
+mod sessions;
 mod sharing;
 mod soak;
 mod support;

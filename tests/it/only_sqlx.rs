@@ -534,6 +534,31 @@ async fn a_pool_of_sqlx_has_the_size_that_was_declared_and_the_limits_of_a_parti
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_listener_of_sqlx_listens_over_a_declared_pool() {
+    on_each_version(async |tenant| {
+        let fleet = FleetConfig::new(1, 0).external(ExternalPool::new("listener", 1));
+        let config = tenant.config_for(fleet, small(1));
+        let pool = PartitionedPool::<Sqlx>::connect(config).await.unwrap();
+        let own = pool
+            .external_pool("listener", pool.transactional())
+            .unwrap();
+        let mut listener = sqlx::postgres::PgListener::connect_with(&own)
+            .await
+            .unwrap();
+        listener.listen(&tenant.name).await.unwrap();
+        let news = format!("SELECT pg_notify('{}', 'paid')", tenant.name);
+        let mut held = pool.transactional().acquire_by(LONG).await.unwrap();
+        held.say(&news).await.unwrap();
+        let heard = timeout(LONG, listener.recv()).await.unwrap().unwrap();
+        assert_eq!(heard.payload(), "paid");
+        assert_eq!(tenant.count("application_name LIKE '%/listener'").await, 1);
+        drop(listener);
+        own.close().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sqlx_options_are_taken_as_they_are() {
     on_each_version(async |tenant| {
         let options: sqlx::postgres::PgConnectOptions = tenant.url().parse().unwrap();

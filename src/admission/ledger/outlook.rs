@@ -124,7 +124,8 @@ impl<W> Ledger<W> {
 impl<W> Class<W> {
     /// Slots whose turnover counts.
     fn slots(&self) -> u32 {
-        self.rules.reserved.max(self.used).max(1)
+        let taken = self.rules.reserved.max(self.used);
+        taken.saturating_sub(self.detached).max(1)
     }
 
     fn hold_nanos(&self, now: Duration) -> Option<u128> {
@@ -133,6 +134,6 @@ impl<W> Class<W> {
 
     /// Slots that it gives back, per nanosecond.
     fn flow(&self, now: Duration) -> Option<u128> {
-        Some(u128::from(self.used) * ONE / self.hold_nanos(now)?.max(1))
+        Some(u128::from(self.used - self.detached) * ONE / self.hold_nanos(now)?.max(1))
     }
 }

@@ -99,6 +99,7 @@ mod session;
 mod settle;
 mod transaction;
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -111,7 +112,7 @@ use tokio::sync::OnceCell;
 use crate::config::PartitionSettings;
 use crate::driver::{Driver, End, Endpoint, Leash, Readiness, Rows};
 use crate::error::{Failure, NoPassword};
-use crate::session::dress;
+use crate::session::{SettingNotInForce, SettingsNotInForce, dress, one_by_one};
 
 use control::{Backend, Control};
 pub use error::acquire_error;
@@ -170,6 +171,9 @@ pub enum Error {
     /// A connection that was idle is not usable any more.
     #[error("the connection is lost, or its answers are out of order")]
     Lost,
+    /// The server refuses settings of the partition.
+    #[error(transparent)]
+    Settings(SettingsNotInForce),
     /// The server did not say which backend it is.
     #[error("the server did not tell the process id and the start of its backend")]
     Nameless,
@@ -210,6 +214,23 @@ impl Sqlx {
     }
 }
 
+impl Sqlx {
+    /// Why a session could not be dressed: which settings the server refuses, if it is that.
+    async fn told_apart(&self, connection: &mut PgConnection, error: Error) -> Error {
+        if !matches!(&error, Error::Sqlx(error) if sqlstate(error).is_some()) {
+            return error;
+        }
+        let mut refused = Vec::new();
+        for (name, wanted, sql) in one_by_one(&self.settings) {
+            if let Err(error) = raw_sql(AssertSqlSafe(sql)).execute(&mut *connection).await {
+                let failure = Self::failure(error.into());
+                refused.extend(SettingNotInForce::refused(name, wanted, &failure));
+            }
+        }
+        SettingsNotInForce::of(refused).map_or(error, Error::Settings)
+    }
+}
+
 impl Manager for Sqlx {
     type Type = Session;
     type Error = Error;
@@ -229,6 +250,7 @@ impl Manager for Sqlx {
                 Ok(Session::new(connection, backend, control, version))
             }
             Err(error) => {
+                let error = self.told_apart(&mut connection, error).await;
                 let _ = connection.close().await;
                 Err(error)
             }
@@ -335,6 +357,13 @@ impl Driver for Sqlx {
         Ok(rows.iter().map(columns).collect())
     }
 
+    fn failure_of(error: Box<dyn StdError + Send + Sync>) -> Failure {
+        match error.downcast::<::sqlx::Error>() {
+            Ok(error) => Self::failure((*error).into()),
+            Err(error) => Failure::new(None, error),
+        }
+    }
+
     fn failure(error: Error) -> Failure {
         match error {
             Error::Sqlx(::sqlx::Error::Database(error)) => {
@@ -344,6 +373,7 @@ impl Driver for Sqlx {
             Error::Sqlx(::sqlx::Error::Io(error)) => Failure::new(None, error),
             Error::Sqlx(error) => Failure::new(None, error),
             Error::NoPassword(error) => Failure::new(None, error),
+            Error::Settings(error) => Failure::new(None, error),
             other => Failure::new(None, other),
         }
     }

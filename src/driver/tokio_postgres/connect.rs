@@ -24,9 +24,11 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::error::NoPassword;
+use crate::session::SettingsNotInForce;
 use crate::tls::Tls;
 
 use super::line::{Line, Way};
+use super::messages::{Attentive, Hearing};
 use super::ssl;
 use super::watch::{Tap, Watch, Watched};
 
@@ -37,6 +39,7 @@ pub(super) struct Opened {
     pub(super) task: JoinHandle<()>,
     pub(super) server_version: String,
     pub(super) route: Route,
+    pub(super) hearing: Arc<Hearing>,
 }
 
 /// The way that a cancel request has to take: that of its connection.
@@ -113,6 +116,9 @@ pub(super) enum Failed {
         #[source]
         second: Error,
     },
+    /// The server refuses settings of the partition.
+    #[error(transparent)]
+    Settings(SettingsNotInForce),
 }
 
 async fn open_one(config: &Config, security: &Security, at: usize) -> Result<Opened, Failed> {
@@ -282,7 +288,9 @@ impl Opened {
     {
         let server_version = connection.parameter("server_version").unwrap_or_default();
         let server_version = server_version.to_owned();
-        let watched = Watched::new(connection, Arc::clone(&watch));
+        let hearing = Hearing::new();
+        let attentive = Attentive::new(connection, Arc::clone(&hearing));
+        let watched = Watched::new(attentive, Arc::clone(&watch));
         let task = tokio::spawn(async move {
             if let Err(error) = watched.await {
                 tracing::debug!(%error, "a connection ended");
@@ -294,6 +302,7 @@ impl Opened {
             task,
             server_version,
             route,
+            hearing,
         }
     }
 }

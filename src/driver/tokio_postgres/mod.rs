@@ -18,6 +18,7 @@
 mod cancel;
 mod connect;
 mod line;
+mod messages;
 mod parameters;
 mod session;
 mod settle;
@@ -27,6 +28,7 @@ mod watch;
 mod wire;
 
 use std::cell::Cell;
+use std::error::Error as StdError;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -42,10 +44,11 @@ use crate::driver::{
     AskForPasswords, Driver, End, Endpoint, Leash, PasswordProvider, Passwords, Readiness, Rows,
 };
 use crate::error::{Failure, NoPassword};
-use crate::session::{dress, version_num};
+use crate::session::{SettingNotInForce, SettingsNotInForce, dress, one_by_one, version_num};
 use crate::tls::Tls;
 
 use connect::{Failed, Security};
+pub use messages::{Heard, MESSAGES_KEPT, Messages};
 pub use session::Session;
 use ssl::Ssl;
 use url::Parsed;
@@ -123,6 +126,26 @@ impl Connect for Landed {
     }
 }
 
+impl TokioPostgres {
+    /// Why a session could not be dressed: which settings the server refuses, if it is that.
+    async fn told_apart(&self, session: &Session, error: DriverError) -> Error {
+        if error.code().is_none() {
+            return error.into();
+        }
+        let mut refused = Vec::new();
+        for (name, wanted, sql) in one_by_one(&self.settings) {
+            if let Err(error) = session.client().batch_execute(&sql).await {
+                let failure = Self::failure(error.into());
+                refused.extend(SettingNotInForce::refused(name, wanted, &failure));
+            }
+        }
+        match SettingsNotInForce::of(refused) {
+            Some(refused) => Error(Failed::Settings(refused)),
+            None => error.into(),
+        }
+    }
+}
+
 impl Manager for TokioPostgres {
     type Type = Session;
     type Error = Error;
@@ -143,7 +166,14 @@ impl Manager for TokioPostgres {
         // another partition takes over, and nobody asks for it.
         self.manager.detach(&mut wrapper);
         let version = version_num(&opened.server_version);
-        let mut session = Session::new(wrapper, opened.watch, opened.task, opened.route, version);
+        let mut session = Session::new(
+            wrapper,
+            opened.watch,
+            opened.task,
+            opened.route,
+            opened.hearing,
+            version,
+        );
         let dress = dress(&self.settings, version);
         match session.client().simple_query(&dress).await {
             Ok(messages) => {
@@ -151,9 +181,10 @@ impl Manager for TokioPostgres {
                 Ok(session)
             }
             Err(error) => {
+                let error = self.told_apart(&session, error).await;
                 // It counts until its backend is gone.
                 session.close().await;
-                Err(error.into())
+                Err(error)
             }
         }
     }
@@ -243,12 +274,19 @@ impl Driver for TokioPostgres {
         Ok(messages.into_iter().filter_map(row).collect())
     }
 
+    fn failure_of(error: Box<dyn StdError + Send + Sync>) -> Failure {
+        match error.downcast::<DriverError>() {
+            Ok(error) => Self::failure((*error).into()),
+            Err(error) => Failure::new(None, error),
+        }
+    }
+
     fn failure(error: Error) -> Failure {
         let sqlstate = match &error.0 {
             Failed::Driver(error) | Failed::BothWays { second: error, .. } => {
                 error.code().map(|code| code.code().to_owned())
             }
-            Failed::Io(_) | Failed::NoPassword(_) => None,
+            Failed::Io(_) | Failed::NoPassword(_) | Failed::Settings(_) => None,
         };
         match error.0 {
             // It has no cause that could be recognised later.
@@ -257,6 +295,7 @@ impl Driver for TokioPostgres {
             Failed::Io(error) => Failure::new(sqlstate, error),
             Failed::NoPassword(error) => Failure::new(sqlstate, error),
             both @ Failed::BothWays { .. } => Failure::new(sqlstate, both),
+            Failed::Settings(error) => Failure::new(sqlstate, error),
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::driver::{End, Leash, Readiness};
 
 use super::cancel;
 use super::connect::{Failed, Route};
+use super::messages::Hearing;
 use super::watch::{Remains, Verdict, Watch};
 
 /// While a connection is being closed, what its backend runs is cancelled this often.
@@ -36,6 +37,7 @@ pub struct Session {
     /// The stream, once the task has ended.
     remains: oneshot::Receiver<Remains>,
     route: Route,
+    hearing: Arc<Hearing>,
     backend_pid: Option<i32>,
     /// `server_version_num`.
     version: u32,
@@ -49,6 +51,7 @@ impl Session {
         watch: Arc<Watch>,
         task: JoinHandle<()>,
         route: Route,
+        hearing: Arc<Hearing>,
         version: u32,
     ) -> Self {
         Self {
@@ -57,6 +60,7 @@ impl Session {
             watch,
             task,
             route,
+            hearing,
             backend_pid: None,
             version,
         }
@@ -68,6 +72,10 @@ impl Session {
             SimpleQueryMessage::Row(row) => row.get(0)?.parse().ok(),
             _ => None,
         });
+    }
+
+    pub(super) fn hearing(&self) -> &Hearing {
+        &self.hearing
     }
 
     pub(super) fn version(&self) -> u32 {

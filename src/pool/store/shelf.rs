@@ -16,12 +16,16 @@ pub(in crate::pool) enum Stage {
     Returning,
     Closing,
     Ghost,
+    /// It has left the pool, and is open.
+    Detached,
+    /// Nobody holds it, and it is being asked whether it lives.
+    Checking,
 }
 
 /// How many connections of a class stand where.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::pool) struct Counts {
-    pub(super) stages: [u32; 6],
+    pub(super) stages: [u32; 8],
     /// Slots held by the return path rather than by callers.
     pub(in crate::pool) slots_returning: u32,
 }

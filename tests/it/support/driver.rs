@@ -1,5 +1,6 @@
 //! What a test says to a server, over whichever driver: so that one text is run over all of them.
 
+use std::error::Error;
 use std::fmt;
 use std::future::Future;
 
@@ -36,7 +37,7 @@ impl fmt::Display for Wrong {
 }
 
 /// A driver that is tested.
-pub(crate) trait Tested: Driver {
+pub(crate) trait Tested: Driver<Client: Send> {
     /// The connections that a pool with one role on one server keeps beside its budgets.
     const BESIDE: i64;
     /// How its errors say that there is no way to the server.
@@ -47,6 +48,12 @@ pub(crate) trait Tested: Driver {
         held: &mut Connection<Self>,
         sql: &str,
     ) -> impl Future<Output = Result<Vec<Row>, Wrong>> + Send;
+
+    /// Says `sql` to the driver's own client, as a service would in `on_connect`; a failure is the driver's own error.
+    fn say_to(
+        client: &mut Self::Client,
+        sql: &str,
+    ) -> impl Future<Output = Result<(), Box<dyn Error + Send + Sync>>> + Send;
 
     /// Says `sql` as a prepared statement that the connection keeps, with one parameter of type float8.
     fn say_prepared(
@@ -72,6 +79,13 @@ impl Tested for TokioPostgres {
         Ok(messages.into_iter().filter_map(row).collect())
     }
 
+    async fn say_to(
+        client: &mut Self::Client,
+        sql: &str,
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        Ok(client.batch_execute(sql).await?)
+    }
+
     async fn say_prepared(
         held: &mut Connection<Self>,
         sql: &'static str,
@@ -95,6 +109,8 @@ impl From<tokio_postgres::Error> for Wrong {
 
 #[cfg(feature = "sqlx")]
 mod on_sqlx {
+    use std::error::Error as StdError;
+
     use partitioned_pool::{Connection, Sqlx};
     use sqlx::{AssertSqlSafe, Error, Row as _, ValueRef as _};
 
@@ -113,6 +129,15 @@ mod on_sqlx {
             };
             let columns = |row| (0..sqlx::Row::len(row)).map(|at| column(row, at)).collect();
             Ok(rows.iter().map(columns).collect())
+        }
+
+        async fn say_to(
+            client: &mut Self::Client,
+            sql: &str,
+        ) -> Result<(), Box<dyn StdError + Send + Sync>> {
+            let said = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()));
+            said.execute(client).await?;
+            Ok(())
         }
 
         async fn say_prepared(
