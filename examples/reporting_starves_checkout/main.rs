@@ -5,6 +5,15 @@
 //!
 //! The README's picture is that of a run with `--svg examples/reporting_starves_checkout/scenario.svg`.
 
+#![cfg_attr(
+    not(any(feature = "tokio-postgres", feature = "sqlx")),
+    allow(
+        dead_code,
+        unused_macros,
+        reason = "a build without any driver can only say so"
+    )
+)]
+
 mod args;
 #[path = "../support/drivers.rs"]
 mod drivers;
@@ -41,8 +50,8 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let done = over!(options.driver, perform(&options));
-    output::exit(done.unwrap_or_else(|missing: Missing| Err(missing.into())))
+    let done: Result<Findings, Missing> = over!(options.driver, perform(&options));
+    output::exit(done.unwrap_or_else(|missing| Err(missing.into())))
 }
 
 async fn perform<D: Driven>(options: &Options) -> Findings {

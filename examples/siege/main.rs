@@ -7,6 +7,15 @@
 //! The sieges that differ most are beside it on plain pools of the same sizes. With `--leavings 20000` so many
 //! callers leave at random moments, and it is told how soon their connections are of use again.
 
+#![cfg_attr(
+    not(any(feature = "tokio-postgres", feature = "sqlx")),
+    allow(
+        dead_code,
+        unused_macros,
+        reason = "a build without any driver can only say so"
+    )
+)]
+
 mod args;
 #[path = "../support/calls.rs"]
 mod calls;
@@ -67,11 +76,11 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let done = match options.leavings {
+    let done: Result<Findings, Missing> = match options.leavings {
         Some(wanted) => over!(options.driver, leave(&options, wanted)),
         None => over!(options.driver, sieges(&options)),
     };
-    output::exit(done.unwrap_or_else(|missing: Missing| Err(missing.into())))
+    output::exit(done.unwrap_or_else(|missing| Err(missing.into())))
 }
 
 async fn leave<D: Driven>(options: &Options, wanted: u32) -> Findings {
