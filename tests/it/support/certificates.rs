@@ -134,8 +134,11 @@ pub(crate) async fn secure(tenant: &Tenant, pair: &Pair, clients: &Authority, ru
         ("pg_hba.conf", &rules),
     ] {
         // The server writes its own files, wherever it is.
-        let write = "SELECT lo_export(lo_from_bytea(0, convert_to($1, 'UTF8')), $2)";
-        tenant.admin.query(write, &[content, &file]).await.unwrap();
+        let keep = "SELECT lo_from_bytea(0, convert_to($1, 'UTF8'))";
+        let kept = tenant.admin.query_one(keep, &[content]).await.unwrap();
+        let kept: u32 = kept.get(0);
+        let write = "SELECT lo_export($1, $2)";
+        tenant.admin.query(write, &[&kept, &file]).await.unwrap();
     }
     tenant
         .sql("COPY (SELECT 1) TO PROGRAM 'cat >/dev/null; chmod 600 server.key'")
