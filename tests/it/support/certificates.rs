@@ -1,6 +1,7 @@
 //! Certificates that a test makes, and a server that uses them.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer,
@@ -28,9 +29,18 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
+    /// One that nobody else has.
     pub(crate) fn new() -> Self {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        Self::called(&format!("CA {number}"))
+    }
+
+    /// One of this name.
+    pub(crate) fn called(name: &str) -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![
             KeyUsagePurpose::KeyCertSign,
