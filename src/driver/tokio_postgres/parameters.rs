@@ -209,6 +209,9 @@ impl<'a> Pair<'a> {
         let key = text[key_at..]
             .split(|c: char| c.is_whitespace() || c == '=')
             .next()?;
+        if key.is_empty() {
+            return None;
+        }
         let after = text[key_at + key.len()..].trim_start().strip_prefix('=')?;
         let value_at = text.len() - after.trim_start().len();
         let (value, end) = value(text, value_at)?;

@@ -128,11 +128,14 @@ impl Tls {
             _ => "the platform's".to_owned(),
         };
         use CertificateError::{
-            Expired, ExpiredContext, NotValidForName, NotValidForNameContext, Revoked,
-            UnknownIssuer,
+            BadSignature, Expired, ExpiredContext, NotValidForName, NotValidForNameContext,
+            Revoked, UnknownIssuer,
         };
         let why = match invalid {
-            UnknownIssuer => format!("is signed by none of the CAs that are known ({roots})"),
+            // A CA that has the name of the right one is none, either.
+            UnknownIssuer | BadSignature => {
+                format!("is signed by none of the CAs that are known ({roots})")
+            }
             Expired | ExpiredContext { .. } => "has expired".to_owned(),
             NotValidForName | NotValidForNameContext { .. } => "is for another host".to_owned(),
             Revoked => "is revoked".to_owned(),

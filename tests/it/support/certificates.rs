@@ -1,6 +1,7 @@
 //! Certificates that a test makes, and a server that uses them.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer,
@@ -28,9 +29,18 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
+    /// One that nobody else has.
     pub(crate) fn new() -> Self {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        Self::called(&format!("CA {number}"))
+    }
+
+    /// One of this name.
+    pub(crate) fn called(name: &str) -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![
             KeyUsagePurpose::KeyCertSign,
@@ -134,8 +144,11 @@ pub(crate) async fn secure(tenant: &Tenant, pair: &Pair, clients: &Authority, ru
         ("pg_hba.conf", &rules),
     ] {
         // The server writes its own files, wherever it is.
-        let write = "SELECT lo_export(lo_from_bytea(0, convert_to($1, 'UTF8')), $2)";
-        tenant.admin.query(write, &[content, &file]).await.unwrap();
+        let keep = "SELECT lo_from_bytea(0, convert_to($1, 'UTF8'))";
+        let kept = tenant.admin.query_one(keep, &[content]).await.unwrap();
+        let kept: u32 = kept.get(0);
+        let write = "SELECT lo_export($1, $2)";
+        tenant.admin.query(write, &[&kept, &file]).await.unwrap();
     }
     tenant
         .sql("COPY (SELECT 1) TO PROGRAM 'cat >/dev/null; chmod 600 server.key'")
