@@ -45,7 +45,7 @@
 //!
 //! [`config`] has every setting and every default with its reason; [`PartitionedPool`],
 //! [`Partition`] and [`Connection`] are what a service uses; [`observe`] is for those who watch it, and
-//! metrics (feature `metrics`) are one way to do so; [`driver`] and [`session`] are for who writes another
+//! metrics (feature `metrics`) are one way to do so; [`PartitionedPool::ready`] is for probes; [`driver`] and [`session`] are for who writes another
 //! driver. There are two: tokio-postgres (the default), and sqlx (feature `sqlx`); their modules say what each costs, and
 //! cannot do.
 //! [`plan`] has formulas for sizes, a simulator of the same rule, a planner that uses both, and a diagnosis from
