@@ -44,10 +44,10 @@
 //!
 //! [`config`] has every setting and every default with its reason; [`PartitionedPool`],
 //! [`Partition`] and [`Connection`] are what a service uses; [`observe`] is for those who watch it, and
-//! metrics (feature `metrics`) are one way to do so; [`driver`] and [`session`] are for who writes another
-//! driver. [`PasswordProvider`](driver::PasswordProvider) is for passwords that change. What a `url` may say, TLS
-//! included, is in `docs/connection-parameters.md`; TLS is the feature `tls`, on by default.
-//! There are two drivers: tokio-postgres (the default), and sqlx (feature `sqlx`); their modules say what each costs, and
+//! metrics (feature `metrics`) are one way to do so; [`PartitionedPool::ready`] is for probes; [`driver`] and
+//! [`session`] are for who writes another driver. [`PasswordProvider`](driver::PasswordProvider) is for passwords that
+//! change. What a `url` may say, TLS included, is in `docs/connection-parameters.md`; TLS is the feature `tls`, on by
+//! default. There are two drivers: tokio-postgres (the default), and sqlx (feature `sqlx`); their modules say what each costs, and
 //! cannot do.
 //! [`plan`] has formulas for sizes, a simulator of the same rule, a planner that uses both, and a diagnosis from
 //! figures; the command `partitioned-pool plan` (feature `cli`) runs them over a file.

@@ -59,7 +59,7 @@ impl<D: Driver> Opening<D> {
         let left = if left.is_zero() { limit } else { left };
         match core.prepare(client, left).await {
             Ok(()) => self.arrive(started.elapsed()),
-            Err(failure) => self.is_unprepared(failure, started.elapsed()),
+            Err(failure) => self.end_unprepared(failure, started.elapsed()),
         }
     }
 
@@ -80,7 +80,7 @@ impl<D: Driver> Opening<D> {
     }
 
     /// The service's hook has failed, or was too late: the connection counts until its end is known.
-    fn is_unprepared(mut self, failure: Failure, took: Duration) {
+    fn end_unprepared(mut self, failure: Failure, took: Duration) {
         self.close_or_give_up();
         self.pass_on(failure, took);
     }

@@ -18,6 +18,19 @@ use super::deadline::Deadline;
 use super::diagnosing::PartitionDiagnosis;
 
 /// A named class of work with connections of its own. Cloning it is cheap.
+///
+/// # One connection a task
+///
+/// A task that holds a connection and acquires another one can wait for itself: when every slot is held by a task that
+/// wants one more, nobody goes on before a timeout. So a task should hold one, and pass it on (`&mut Connection`, a
+/// transaction) to whatever it calls. Where each of `t` tasks that run at once needs `n` at the same time, a
+/// partition needs at least `t * (n - 1) + 1` slots: then one of them can always go on. A stream of rows from a partition
+/// as an executor holds its connection for as long as it is read.
+///
+/// In debug builds a refusal says so: [`Rejection::own_hold`](crate::Rejection::own_hold) is what the refused task holds
+/// itself, by its place in the code, and a task that has waited in vain is told to the log. A free slot beside one's own is
+/// nobody's concern, and nothing is said of it. A connection that was passed on to another task counts for the one that
+/// acquired it. Release builds do not look, and it costs them nothing.
 pub struct Partition<D: Driver> {
     pub(super) core: Arc<Core<D>>,
     user: Arc<User<D>>,

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use deadpool::managed::{Manager, Metrics, RecycleResult};
 use partitioned_pool::config::{
     BootConfig, BudgetConfig, FleetCheck, FleetConfig, Limit, PartitionConfig, PartitionSettings,
-    PoolConfig, WhenUnavailable,
+    PoolConfig, WarningCode, WhenUnavailable,
 };
 use partitioned_pool::driver::{Driver, End, Endpoint, Readiness, Rows};
 use partitioned_pool::error::Failure;
-use partitioned_pool::{BootError, PartitionedPool};
+use partitioned_pool::{BootError, BootWarning, PartitionedPool};
 
+use crate::postgres::Postgres;
 use crate::support::driver::{Speaks as _, Tested, on_each_driver};
 use crate::support::patience::{LONG, eventually};
 use crate::support::proxy::Fault;
@@ -31,6 +32,7 @@ on_each_driver![
     a_server_that_never_answers_ends_the_boot_at_its_bound,
     a_role_without_a_free_connection_is_the_finding_itself,
     min_idle_is_filled_and_what_is_idle_for_long_or_old_is_closed,
+    what_the_owner_should_know_is_kept_unless_it_is_silenced,
     ; alone: a_server_without_a_free_connection_is_the_finding_itself,
     a_database_that_is_not_there_yet_is_failed_awaited_or_done_without
 ];
@@ -440,40 +442,112 @@ async fn a_server_without_a_free_connection_is_the_finding_itself<D: Tested>() {
     .await;
 }
 
+/// Stops the server, and has it come up late; and never, at first.
+async fn without_a_database<D: Tested>(server: &Postgres, tenant: &Tenant) {
+    server.stop().await.unwrap();
+    let boots = |when| {
+        let boot = BootConfig::new().when_unavailable(when);
+        tenant.config(small(2)).boot(boot)
+    };
+    let never = async |when| {
+        let began = Instant::now();
+        let error = PartitionedPool::<D>::connect(boots(when)).await;
+        let error = error.expect_err("it must not boot");
+        assert!(began.elapsed() < QUICK, "{:?}", began.elapsed());
+        assert!(matches!(error, BootError::Unavailable { .. }), "{error}");
+        says(
+            &error.to_string(),
+            &["no connection to", "within", "to do: "],
+        );
+        began.elapsed()
+    };
+    never(WhenUnavailable::Fail).await;
+    assert!(never(WhenUnavailable::Wait(300 * MS)).await >= 300 * MS);
+
+    let start = boots(WhenUnavailable::Start);
+    let without = PartitionedPool::<D>::connect(start).await.unwrap();
+    let error = without.transactional().acquire().await.unwrap_err();
+    assert!(!error.is_rejection(), "{error}");
+    let health = without.ready(LONG).await;
+    assert!(
+        health.partitions.iter().all(|one| !one.is_ready()),
+        "{health}"
+    );
+
+    let wait = boots(WhenUnavailable::Wait(LONG * 3));
+    let waits = tokio::spawn(PartitionedPool::<D>::connect(wait));
+    tokio::time::sleep(300 * MS).await;
+    assert!(!waits.is_finished(), "it waits");
+    server.start().await.unwrap();
+    let waited = waits.await.unwrap().unwrap();
+    for pool in [waited, without] {
+        eventually("it is ready", async || pool.ready(LONG).await.is_ready()).await;
+        let mut held = pool.transactional().acquire_by(LONG).await.unwrap();
+        assert_eq!(held.ask("SELECT 1").await, "1");
+    }
+}
+
 async fn a_database_that_is_not_there_yet_is_failed_awaited_or_done_without<D: Tested>() {
     on_own_servers(&[], async |server, tenant| {
-        server.stop().await.unwrap();
-        let boots = |when| {
-            tenant
-                .config(small(2))
-                .boot(BootConfig::new().when_unavailable(when))
-        };
-        says(
-            &refused::<D>(tenant, boots(WhenUnavailable::Fail)).await.1,
-            &["no connection to", "to do: "],
-        );
-        let bounded = boots(WhenUnavailable::Wait(300 * MS));
-        says(
-            &refused::<D>(tenant, bounded).await.1,
-            &["no connection to", "within"],
-        );
-
-        let without = PartitionedPool::<D>::connect(boots(WhenUnavailable::Start))
-            .await
-            .unwrap();
-        let error = without.transactional().acquire().await.unwrap_err();
-        assert!(!error.is_rejection(), "{error}");
-        let waits = tokio::spawn(PartitionedPool::<D>::connect(boots(WhenUnavailable::Wait(
-            LONG * 3,
-        ))));
-        server.start().await.unwrap();
-        let waited = waits.await.unwrap().unwrap();
-        for pool in [waited, without] {
-            let mut held = pool.transactional().acquire_by(LONG).await.unwrap();
-            held.say("SELECT 1").await.unwrap();
-        }
+        without_a_database::<D>(server, tenant).await;
     })
     .await;
+}
+
+async fn what_the_owner_should_know_is_kept_unless_it_is_silenced<D: Tested>(tenant: &Tenant) {
+    let name = &tenant.name;
+    tenant
+        .sql(&format!(
+            "ALTER ROLE {name} SET idle_session_timeout = '5min'"
+        ))
+        .await;
+    let stated = small(2)
+        .acquire_timeout(1000 * MS)
+        .caller_deadline(500 * MS)
+        .max_lifetime(Duration::from_secs(300))
+        .statement_timeout(Limit::Off);
+    let codes = async |fleet: FleetConfig, silence: &[WarningCode]| {
+        let boot = BootConfig::new().silence(silence.iter().copied());
+        let config = tenant.config_for(fleet, stated.clone()).boot(boot);
+        let pool = PartitionedPool::<D>::connect(config).await.unwrap();
+        let codes: Vec<_> = pool.warnings().iter().map(BootWarning::code).collect();
+        pool.warnings()
+            .iter()
+            .for_each(|warning| println!("{warning}"));
+        codes
+    };
+    let all = [
+        WarningCode::SharedServer,
+        WarningCode::AcquireTimeout,
+        WarningCode::IdleTimeout,
+        WarningCode::MaxLifetime,
+    ];
+    let (on, off) = (
+        FleetConfig::new(1, 0),
+        FleetConfig::new(1, 0).mode(FleetCheck::Off),
+    );
+    assert_eq!(
+        codes(on.clone(), &[]).await,
+        all,
+        "by what the server says that it is"
+    );
+    assert_eq!(codes(off, &[]).await, all, "by its hosts");
+    assert_eq!(codes(on.clone(), &all[1..]).await, all[..1]);
+    assert!(codes(on, &all).await.is_empty());
+
+    let undone = stated.setting("idle_session_timeout", "0");
+    let pool = PartitionedPool::<D>::connect(tenant.config(undone))
+        .await
+        .unwrap();
+    let idle = pool
+        .warnings()
+        .iter()
+        .any(|warning| warning.code() == WarningCode::IdleTimeout);
+    assert!(
+        !idle,
+        "a setting of the partition counts: {:?}",
+        pool.warnings()
+    );
 }
 
 async fn min_idle_is_filled_and_what_is_idle_for_long_or_old_is_closed<D: Tested>(tenant: &Tenant) {

@@ -101,11 +101,15 @@ async fn an_idle_pool_is_asked_over_a_connection_that_nobody_needs_and_takes_no_
 
 async fn a_partition_with_nothing_open_opens_a_connection_to_know<D: Tested>(tenant: &Tenant) {
     let pool = tenant.pool::<D>(small(2)).await;
+    until_at_rest(pool.transactional()).await;
     tenant.terminate_all().await;
-    eventually("both are noticed, and asked anew", async || {
-        pool.ready(LONG).await.is_ready() && tenant.transactional_backends().await == 1
+    tenant.until_gone().await;
+    tokio::time::sleep(STALE).await;
+    eventually("they are noticed, and others opened", async || {
+        pool.ready(LONG).await.is_ready()
     })
     .await;
+    assert_eq!(tenant.transactional_backends().await, 1);
     let status = pool.transactional().status();
     assert_eq!(
         (status.in_use, status.idle, status.connections()),

@@ -219,9 +219,8 @@ async fn what_is_done_on_connect_is_done_before_anyone_gets_the_connection<D: Te
     tenant: &Tenant,
 ) {
     let times = Arc::default();
-    let pool = marking::<D>(tenant.config(small(3)), &times)
-        .connect()
-        .await;
+    let config = tenant.config(small(3).acquire_timeout(LONG));
+    let pool = marking::<D>(config, &times).connect().await;
     let pool = pool.unwrap();
     let mut held = Vec::new();
     for _ in 0..3 {

@@ -53,6 +53,33 @@
 //! counted by the fleet check (`1 control`), and named `<service>/control`. A transaction pooler in between would have us
 //! cancel a stranger's query, so that is found out and refused when the pool starts.
 //!
+//! # LISTEN, and notices
+//!
+//! sqlx hands out what a connection hears only through its `PgListener`, which wants a pool of sqlx's own. Declare one, so
+//! that the fleet check counts it, and give it [`external_pool`](crate::PartitionedPool::external_pool):
+//!
+//! ```no_run
+//! use partitioned_pool::config::{ExternalPool, FleetConfig};
+//! use partitioned_pool::driver_sqlx::sqlx::postgres::PgListener;
+//! # use partitioned_pool::{PartitionedPool, Sqlx};
+//!
+//! # fn fleet() -> FleetConfig {
+//! FleetConfig::new(3, 1).external(ExternalPool::new("listener", 1))
+//! # }
+//!
+//! async fn listen(pool: &PartitionedPool<Sqlx>) -> Result<(), Box<dyn std::error::Error>> {
+//!     let own = pool.external_pool("listener", pool.transactional())?;
+//!     let mut listener = PgListener::connect_with(&own).await?;
+//!     listener.listen("orders").await?;
+//!     loop {
+//!         println!("{}", listener.recv().await?.payload());
+//!     }
+//! }
+//! ```
+//!
+//! Notices go to the log, from sqlx, with the target `sqlx::postgres::notice`.
+//! [`Connection::detach`](crate::Connection::detach) is for what keeps a connection otherwise, such as an advisory lock.
+//!
 //! # What this driver cannot do, and the other can
 //!
 //! Because sqlx's `PgConnection` does not say or let it:

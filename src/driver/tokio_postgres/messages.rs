@@ -118,6 +118,7 @@ pub struct Messages<'c> {
 
 /// One step of what a server says. Exhaustive: a message is heard, or missed.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "mostly it is a message")]
 pub enum Heard {
     /// A notice or a notification.
     Message(AsyncMessage),
