@@ -74,12 +74,10 @@ pub const UNDRESS: &str = "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET A
 #[must_use]
 pub fn dress(settings: &PartitionSettings, version: u32) -> String {
     let mut sql = String::from("SELECT pg_backend_pid(), ");
-    // It is printable ASCII, so that a quote is all there is to escape, whatever the server's settings.
-    let application_name = settings.application_name.replace('\'', "''");
     let _ = write!(
         sql,
-        "set_config('application_name', E'{}', false), ",
-        application_name.replace('\\', "\\\\")
+        "set_config('application_name', {}, false), ",
+        literal(&settings.application_name)
     );
     for ServerLimit { name, millis, .. } in limits(settings, version) {
         let _ = write!(sql, "set_config('{name}', '{millis}', false), ");
@@ -95,6 +93,11 @@ pub fn dress(settings: &PartitionSettings, version: u32) -> String {
     };
     let _ = write!(sql, "CASE WHEN version() LIKE '%linux%' THEN {check} END");
     sql
+}
+
+/// A text as a literal of SQL that means the same whatever `standard_conforming_strings` is.
+pub(crate) fn literal(text: &str) -> String {
+    format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
 }
 
 /// `server_version_num` from the `server_version` that a server reports when a session starts, such
@@ -114,6 +117,12 @@ pub fn version_num(server_version: &str) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_literal_says_what_the_text_says() {
+        assert_eq!(literal("shop/reports"), "E'shop/reports'");
+        assert_eq!(literal(r"it's \ here"), r"E'it''s \\ here'");
+    }
 
     #[test]
     fn versions_are_read_as_servers_write_them() {

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::config::{BootSettings, FleetCheck, PoolConfig, Settings, WhenUnavailable};
 use crate::driver::Driver;
 use crate::error::{AcquireError, Failure};
-use crate::fleet::check::{Sight, Survey, fleet, look};
+use crate::fleet::check::{Question, Sight, Survey, fleet, is_list, look};
 use crate::fleet::{FleetReport, assess};
 use crate::observe::Observer;
 use crate::pool::{Connection, Partition, PartitionedPool};
@@ -81,6 +81,10 @@ impl<D: Driver> Builder<D> {
     /// The fleet check alone: what [`connect`](Self::connect) would find, as a report, whether it
     /// fits or not. Nothing stays connected. For a pipeline, or an init container.
     ///
+    /// It takes one connection for each different way in (server, role and database), on which the session limits
+    /// of the first partition there are read back, and asks each server once: with its own setting of the session,
+    /// three round trips.
+    ///
     /// # Errors
     /// As [`connect`](Self::connect), but a fleet that does not fit is a report and no error.
     ///
@@ -89,15 +93,15 @@ impl<D: Driver> Builder<D> {
     pub async fn check(self) -> Result<FleetReport, BootError> {
         let settings = self.config.resolve()?;
         let pool = PartitionedPool::<D>::assemble(&settings, &self.options, None)?;
-        let report = pool.survey(&settings, true).await;
+        let report = pool.survey(&settings, Purpose::Check).await;
         pool.close(settings.boot.check_timeout).await;
         report
     }
 
     /// Starts the pool.
     ///
-    /// Each partition opens one connection, over which its session limits are read back and its
-    /// server is asked for its limits; the fleet is then held against them. `min_idle` is filled in
+    /// Each partition opens one connection, over which its session limits are read back; each
+    /// server is asked once for its limits, and the fleet is then held against them. `min_idle` is filled in
     /// the background. What happens when a database is not there, or the fleet does not fit, is set
     /// by [`BootConfig`](crate::config::BootConfig) and
     /// [`FleetConfig`](crate::config::FleetConfig).
@@ -115,7 +119,12 @@ impl<D: Driver> Builder<D> {
         let observer = self.observer.as_deref();
         let pool = PartitionedPool::assemble(&settings, &self.options, observer)?;
         let checked = settings.fleet.mode != FleetCheck::Off;
-        let report = pool.survey(&settings, checked).await?;
+        let purpose = if checked {
+            Purpose::Boot
+        } else {
+            Purpose::BootUnchecked
+        };
+        let report = pool.survey(&settings, purpose).await?;
         if checked {
             judge(&report, settings.fleet.mode)?;
             pool.keep_report(report);
@@ -144,42 +153,127 @@ fn judge(report: &FleetReport, mode: FleetCheck) -> Result<(), BootError> {
     if !report.fits() {
         tracing::warn!("the fleet does not fit:\n{report}");
     } else if let (Some(needed), Some(granted)) = (report.needed(), report.granted()) {
-        tracing::info!(needed, granted, "the fleet fits");
+        let headroom = granted - needed;
+        let (server, largest_fleet) = (
+            report.binding().map(|c| c.server.as_str()),
+            report.largest_fleet(),
+        );
+        tracing::info!(
+            needed,
+            granted,
+            headroom,
+            server,
+            largest_fleet,
+            "the fleet fits"
+        );
     }
     Ok(())
 }
 
+/// What a pool is looked at for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// The report alone.
+    Check,
+    /// To start it.
+    Boot,
+    /// To start it, whether the fleet fits or not.
+    BootUnchecked,
+}
+
+/// What was seen through a partition. `None`: nothing, since its database is not there, or nobody looked.
+type Seen = Option<Result<Sight, String>>;
+
 impl<D: Driver> PartitionedPool<D> {
-    /// Connects every partition once and looks at what is there.
-    async fn survey(&self, settings: &Settings, looking: bool) -> Result<FleetReport, BootError> {
+    /// Connects and looks at what is there.
+    async fn survey(
+        &self,
+        settings: &Settings,
+        purpose: Purpose,
+    ) -> Result<FleetReport, BootError> {
         let started = Instant::now();
+        let question = Question::new(settings, self.partitions().map(Partition::endpoint));
         let mut survey = Survey::default();
+        let mut before: Vec<(&Partition<D>, Seen)> = Vec::new();
         for (index, partition) in self.partitions().enumerate() {
-            let first = first_connection(partition, &settings.boot, looking, started).await?;
-            let sight = match first {
-                First::Connected(connection) => {
-                    let service = looking.then_some(settings.service.as_str());
-                    let sight =
-                        inspect(partition, connection, service, settings.boot.check_timeout);
-                    sight.await?.map(Ok)
+            let same_way = same_way(&before, partition).filter(|_| purpose == Purpose::Check);
+            let seen = match (same_way, same_server(&before, partition)) {
+                (Some(seen), _) => seen.clone(),
+                (None, _) if purpose == Purpose::BootUnchecked => {
+                    see(partition, &settings.boot, Ask::Nothing, started).await?
                 }
-                First::Full(said) => Some(Err(said)),
-                First::Absent => None,
+                (None, Some(sight)) => {
+                    see(partition, &settings.boot, Ask::Known(sight), started).await?
+                }
+                (None, None) => {
+                    see(partition, &settings.boot, Ask::Server(&question), started).await?
+                }
             };
-            if let Some(sight) = sight {
-                let budget = settings.budget_of(index);
-                let beside = partition.control_connections();
-                survey.add(
-                    partition.endpoint(),
-                    partition.settings(),
-                    budget,
-                    beside,
-                    sight,
-                );
+            if let Some(sight) = seen.clone() {
+                let (budget, beside) = (settings.budget_of(index), partition.control_connections());
+                let (endpoint, settings) = (partition.endpoint(), partition.settings());
+                survey.add(endpoint, settings, budget, beside, sight);
             }
+            before.push((partition, seen));
         }
         Ok(assess(&fleet(settings), &survey.servers()))
     }
+}
+
+/// What was seen by whoever goes the same way in: to the same server as the same role, with nothing different.
+fn same_way<'a, D: Driver>(
+    before: &'a [(&Partition<D>, Seen)],
+    partition: &Partition<D>,
+) -> Option<&'a Seen> {
+    let same = |(other, _): &&(&Partition<D>, Seen)| partition.driver().can_dress(other.driver());
+    before.iter().find(same).map(|(_, seen)| seen)
+}
+
+/// What was seen of the same server, if its one host says that it is the same.
+fn same_server<D: Driver>(
+    before: &[(&Partition<D>, Seen)],
+    partition: &Partition<D>,
+) -> Option<Sight> {
+    let hosts = &partition.endpoint().hosts;
+    let on_it = before
+        .iter()
+        .filter(|(other, _)| !is_list(hosts) && other.endpoint().hosts == *hosts);
+    on_it
+        .filter_map(|(_, seen)| seen.as_ref()?.as_ref().ok())
+        .next()
+        .cloned()
+}
+
+/// What is asked of a server.
+enum Ask<'a> {
+    /// Nothing: the fleet is not checked.
+    Nothing,
+    /// Nothing: it has been asked, and this is what it said.
+    Known(Sight),
+    /// All that the fleet check needs.
+    Server(&'a Question),
+}
+
+/// Connects a partition, reads its session limits back, and asks its server if that is not known.
+async fn see<D: Driver>(
+    partition: &Partition<D>,
+    boot: &BootSettings,
+    ask: Ask<'_>,
+    started: Instant,
+) -> Result<Seen, BootError> {
+    let looking = !matches!(ask, Ask::Nothing);
+    let connection = match first_connection(partition, boot, looking, started).await? {
+        First::Connected(connection) => connection,
+        First::Full(said) => return Ok(Some(Err(said))),
+        First::Absent => return Ok(None),
+    };
+    let (question, known) = match ask {
+        Ask::Nothing => (None, None),
+        Ask::Known(sight) => (None, Some(sight)),
+        Ask::Server(question) => (Some(question), None),
+    };
+    let sight = inspect(partition, connection, question, boot.check_timeout).await?;
+    Ok(sight.or(known).map(Ok))
 }
 
 enum First<D: Driver> {
@@ -253,17 +347,17 @@ fn give_up<D: Driver>(
     })
 }
 
-/// Reads the session limits back, and looks at the server if a service name is given to look with.
+/// Reads the session limits back, and looks at the server if there is something to ask it.
 async fn inspect<D: Driver>(
     partition: &Partition<D>,
     mut connection: Connection<D>,
-    service: Option<&str>,
+    ask: Option<&Question>,
     limit: Duration,
 ) -> Result<Option<Sight>, BootError> {
     let looking = async {
         let missing = limits::not_in_force(&mut connection, partition.settings()).await?;
-        let sight = match service {
-            Some(service) => Some(look(&mut connection, service).await?),
+        let sight = match ask {
+            Some(question) => Some(look(&mut connection, question).await?),
             None => None,
         };
         Ok((missing, sight))

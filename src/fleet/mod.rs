@@ -17,10 +17,10 @@ mod text;
 mod tests;
 
 pub use capacity::{
-    Database, Demand, DemandKind, ExternalDemand, Fleet, Limits, OpenSessions, Role, Server,
-    ServerLimits, Share, SharedBudget, assess,
+    Criticality, Database, Demand, DemandKind, ExternalDemand, Fleet, Limits, OpenSessions, Role,
+    Server, ServerLimits, Share, SharedBudget, assess,
 };
 pub use report::{
     BudgetPart, Constraint, FleetReport, Part, PartitionShare, PartitionSize, RoleGrant, Scope,
-    ServerReport, ServerState, Term, Verdict, Warning,
+    ServerReport, ServerState, SmallestLimit, Term, Verdict, Warning,
 };

@@ -2,6 +2,7 @@
 
 pub(crate) mod attempts;
 pub(crate) mod driver;
+pub(crate) mod log;
 pub(crate) mod patience;
 pub(crate) mod proxy;
 pub(crate) mod sampler;
