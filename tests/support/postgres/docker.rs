@@ -66,8 +66,7 @@ pub(super) async fn standby(
     want: &Want,
 ) -> Result<Found, Why> {
     let engine = engine().await.map_err(Why::Absent)?;
-    let address = primary.inner().get_bridge_ip_address().await;
-    let address = address.map_err(|error| Why::Failed(causes(&error)))?;
+    let address = address(&engine, primary).await.map_err(Why::Failed)?;
     let mut command: Vec<String> = ["/bin/sh", "-c", STANDBY, "standby"].map(Into::into).into();
     command.extend(want.arguments());
     let request = |name: &str, port| {
@@ -80,6 +79,19 @@ pub(super) async fn standby(
     };
     let (container, port) = run(&engine, image, request).await.map_err(Why::Failed)?;
     found(container, image.to_owned(), port, password).await
+}
+
+/// The address of a container for other containers.
+async fn address(engine: &Docker, of: &Container) -> Result<String, String> {
+    let inspected = engine.inspect_container(of.inner().id(), None).await;
+    let settings = inspected.map_err(|error| causes(&error))?.network_settings;
+    let networks = settings.and_then(|settings| settings.networks);
+    let mut addresses = networks
+        .into_iter()
+        .flatten()
+        .filter_map(|(_, n)| n.ip_address);
+    let address = addresses.find(|address| !address.is_empty());
+    address.ok_or_else(|| "the engine gave it no address for other containers".to_owned())
 }
 
 async fn found(
