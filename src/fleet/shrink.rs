@@ -284,8 +284,10 @@ impl Unit {
 
     /// The capacity, as far as its partitions can use it.
     fn stated(&self) -> u32 {
-        let maxima: Vec<u32> = self.partitions.iter().map(|p| p.max_connections).collect();
-        usable(self.capacity, &maxima)
+        usable(
+            self.capacity,
+            self.partitions.iter().map(|p| p.max_connections),
+        )
     }
 
     /// What the unit needs, so that its partitions that are at least so critical have what they had: what
@@ -308,15 +310,18 @@ impl Unit {
 
     /// What these partitions of it open together where the unit has this size.
     fn opened(&self, partitions: &[usize], size: u32) -> u128 {
-        let maxima = self.maxima(size);
-        let here = sum(partitions.iter().map(|&p| maxima[p]));
-        here.min(u64::from(usable(size, &maxima))).into()
+        let here = sum(partitions.iter().map(|&p| self.whole_max(p, size)));
+        let usable = usable(size, self.maxima(size));
+        here.min(u64::from(usable)).into()
     }
 
     /// What each partition may hold where the unit has this size.
-    fn maxima(&self, size: u32) -> Vec<u32> {
-        let max = |p: usize| whole(self.max(p, u128::from(size) * WHOLE));
-        (0..self.partitions.len()).map(max).collect()
+    fn maxima(&self, size: u32) -> impl Iterator<Item = u32> {
+        (0..self.partitions.len()).map(move |p| self.whole_max(p, size))
+    }
+
+    fn whole_max(&self, partition: usize, size: u32) -> u32 {
+        whole(self.max(partition, u128::from(size) * WHOLE))
     }
 
     /// The same, both in fixed point.
@@ -327,23 +332,23 @@ impl Unit {
 
     /// What a partition may hold where the unit has this size, both in fixed point.
     fn max(&self, partition: usize, size: u128) -> u128 {
-        let stated: Vec<u32> = self.partitions.iter().map(|p| p.max_connections).collect();
+        let stated = |p: usize| self.partitions[p].max_connections;
         let taken = (u128::from(self.stated()) * WHOLE).saturating_sub(size);
-        self.less(&stated, taken, partition).min(size)
+        self.less(stated, taken, partition).min(size)
     }
 
     /// What is left of one of `values`, a figure for each partition, when so much was taken away from
     /// all: from those first that give way first, from equals in proportion, and nothing below 1.
-    fn less(&self, values: &[u32], taken: u128, at: usize) -> u128 {
-        let spare = |of: usize| u128::from(values[of].saturating_sub(1));
+    fn less(&self, values: impl Fn(usize) -> u32, taken: u128, at: usize) -> u128 {
+        let spare = |of: usize| u128::from(values(of).saturating_sub(1));
         let all = |order| -> u128 {
             let same = |of: &usize| self.gives_way(*of).cmp(&self.gives_way(at)) == order;
-            (0..values.len()).filter(same).map(spare).sum()
+            (0..self.partitions.len()).filter(same).map(spare).sum()
         };
         let (before, beside) = (all(Ordering::Less), all(Ordering::Equal));
         let taken = taken.saturating_sub(before * WHOLE).min(beside * WHOLE);
         let left = spare(at) * (beside * WHOLE - taken);
-        u128::from(values[at].min(1)) * WHOLE + left.checked_div(beside).unwrap_or(0)
+        u128::from(values(at).min(1)) * WHOLE + left.checked_div(beside).unwrap_or(0)
     }
 
     /// The lower, the earlier it gives way.
@@ -361,8 +366,8 @@ impl Unit {
             partitions: Vec::new(),
         };
         if self.is_shared {
-            let maxima = self.maxima(size);
-            unit.size = usable(size, &maxima);
+            let maxima: Vec<u32> = self.maxima(size).collect();
+            unit.size = usable(size, maxima.iter().copied());
             unit.partitions = self.proposed(unit.size, &maxima);
         }
         unit
@@ -385,7 +390,7 @@ impl Unit {
         let stated = self.partitions.iter().zip(maxima);
         let stated: Vec<u32> = stated.map(|(p, max)| p.reserved.min(*max)).collect();
         let excess = needed(&stated).saturating_sub(u64::from(size));
-        let less = |p: usize| whole(self.less(&stated, u128::from(excess) * WHOLE, p));
+        let less = |p: usize| whole(self.less(|p| stated[p], u128::from(excess) * WHOLE, p));
         let mut reserved: Vec<u32> = (0..stated.len()).map(less).collect();
         let mut order: Vec<usize> = (0..stated.len()).rev().collect();
         order.sort_by_key(|&p| self.gives_way(p));
@@ -411,8 +416,8 @@ impl Room {
 }
 
 /// Of a capacity, what partitions can use of which each may hold so much.
-fn usable(capacity: u32, maxima: &[u32]) -> u32 {
-    u32::try_from(sum(maxima.iter().copied())).map_or(capacity, |all| all.min(capacity))
+fn usable(capacity: u32, maxima: impl Iterator<Item = u32>) -> u32 {
+    u32::try_from(sum(maxima)).map_or(capacity, |all| all.min(capacity))
 }
 
 fn sum(figures: impl Iterator<Item = u32>) -> u64 {

@@ -1466,7 +1466,7 @@ fn needs(report: &FleetReport) -> Vec<u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn the_largest_fleet_fits_and_one_more_does_not((fleet, servers) in any_case()) {
