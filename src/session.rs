@@ -221,7 +221,6 @@ impl fmt::Display for SettingsNotInForce {
 
 impl std::error::Error for SettingsNotInForce {}
 
-/// `text` as a literal of SQL, whatever the server's settings.
 pub(crate) fn literal(text: &str) -> String {
     format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
 }
@@ -245,9 +244,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_literal_holds_whatever_stands_in_it() {
-        assert_eq!(literal("plain"), "E'plain'");
-        assert_eq!(literal(r"it's a \ 'back"), r"E'it''s a \\ ''back'");
+    fn a_literal_says_what_the_text_says() {
+        assert_eq!(literal("shop/reports"), "E'shop/reports'");
+        assert_eq!(literal(r"it's \ here"), r"E'it''s \\ here'");
     }
 
     #[test]

@@ -1,37 +1,36 @@
 //! Are the session limits of a partition in force?
 
 use crate::config::PartitionSettings;
-use crate::driver::{Driver, Rows};
-use crate::error::Failure;
-use crate::pool::Connection;
-use crate::session::{NEWEST, limits};
+use crate::driver::Rows;
+use crate::session::{NEWEST, ServerLimit, limits};
 
 use super::error::NotInForce;
 
-/// Reads the limits back: one round trip. A limit that the server does not know is left out.
-pub(super) async fn not_in_force<D: Driver>(
-    connection: &mut Connection<D>,
-    settings: &PartitionSettings,
-) -> Result<Vec<NotInForce>, Failure> {
-    let all = limits(settings, NEWEST);
-    let names: Vec<String> = all.iter().map(|l| format!("'{}'", l.name)).collect();
-    let sql = format!(
+/// Asks for the limits, a row each. A limit that the server does not know is left out.
+pub(super) fn question(settings: &PartitionSettings) -> String {
+    let names = limits(settings, NEWEST).into_iter().map(quoted);
+    format!(
         "SELECT name, setting FROM pg_settings WHERE name IN ({})",
-        names.join(", ")
-    );
-    let (driver, session) = connection.driver_parts();
-    let rows = driver.query(session, &sql).await?;
-    Ok(all
-        .into_iter()
-        .filter_map(|limit| {
-            let found = found(&rows, limit.name)?;
-            (found != limit.millis.to_string()).then(|| NotInForce {
-                name: limit.name.to_owned(),
-                wanted_ms: limit.millis,
-                found: found.to_owned(),
-            })
+        names.collect::<Vec<_>>().join(", ")
+    )
+}
+
+fn quoted(limit: ServerLimit) -> String {
+    format!("'{}'", limit.name)
+}
+
+/// What the answer says is not in force.
+pub(super) fn not_in_force(settings: &PartitionSettings, rows: &Rows) -> Vec<NotInForce> {
+    let all = limits(settings, NEWEST).into_iter();
+    let missing = all.filter_map(|limit| {
+        let found = found(rows, limit.name)?;
+        (found != limit.millis.to_string()).then(|| NotInForce {
+            name: limit.name.to_owned(),
+            wanted_ms: limit.millis,
+            found: found.to_owned(),
         })
-        .collect())
+    });
+    missing.collect()
 }
 
 fn found<'a>(rows: &'a Rows, name: &str) -> Option<&'a str> {

@@ -3,6 +3,7 @@
 mod error;
 mod limits;
 mod sessions;
+mod survey;
 mod warnings;
 
 use std::error::Error;
@@ -11,28 +12,16 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
-
-use crate::config::{
-    BootSettings, FleetCheck, PartitionSettings, PoolConfig, Settings, WhenUnavailable,
-};
+use crate::config::{FleetCheck, PartitionSettings, PoolConfig, Settings};
 use crate::driver::{AskForPasswords, Driver, PasswordProvider};
-use crate::error::{AcquireError, Failure};
-use crate::fleet::check::{Sight, Survey, look};
-use crate::fleet::{Fleet, FleetReport, Login, Warning, assess};
+use crate::fleet::{FleetReport, Login, Warning};
 use crate::observe::Observer;
-use crate::pool::{Connection, OnConnect, Partition, PartitionedPool};
-use crate::session::SettingsNotInForce;
-use crate::status::Seconds;
+use crate::pool::{OnConnect, Partition, PartitionedPool};
 
-use sessions::Session;
+use survey::{Purpose, Surveyed};
 use warnings::{Seen, warnings};
 
 pub use error::{BootError, NotInForce};
-
-/// Between two tries to reach a database that is not there yet: doubled from the first to the last.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LAST_PAUSE: Duration = Duration::from_secs(2);
 
 /// A pool to be started: its configuration, and who watches it.
 #[must_use = "a builder starts nothing until `connect`"]
@@ -151,6 +140,10 @@ impl<D: Driver> Builder<D> {
     /// The fleet check alone: what [`connect`](Self::connect) would find, as a report, whether it
     /// fits or not. Nothing stays connected. For a pipeline, or an init container.
     ///
+    /// It takes one connection for each different way in (server, role and database), on which the session limits
+    /// of the first partition there are read back, and asks each server once: with its own setting of the session,
+    /// three round trips.
+    ///
     /// # Errors
     /// As [`connect`](Self::connect), but a fleet that does not fit is a report and no error.
     ///
@@ -160,7 +153,7 @@ impl<D: Driver> Builder<D> {
         let settings = self.config.resolve()?;
         let on_connect = self.on_connect.as_ref();
         let pool = PartitionedPool::<D>::assemble(&settings, &self.options, None, on_connect)?;
-        let surveyed = pool.survey(&settings, true).await;
+        let surveyed = Box::pin(pool.survey(&settings, Purpose::Check)).await;
         // Whoever is told of a server that hangs does not wait for it a second time.
         let patience = surveyed
             .as_ref()
@@ -185,8 +178,8 @@ impl<D: Driver> Builder<D> {
 
     /// Starts the pool.
     ///
-    /// Each partition opens one connection, over which its session limits are read back and its
-    /// server is asked for its limits; the fleet is then held against them. `min_idle` is filled in
+    /// Each partition opens one connection, over which its session limits are read back; each
+    /// server is asked once for its limits, and the fleet is then held against them. `min_idle` is filled in
     /// the background. What happens when a database is not there, or the fleet does not fit, is set
     /// by [`BootConfig`](crate::config::BootConfig) and
     /// [`FleetConfig`](crate::config::FleetConfig).
@@ -205,7 +198,11 @@ impl<D: Driver> Builder<D> {
         let on_connect = self.on_connect.as_ref();
         let pool = PartitionedPool::assemble(&settings, &self.options, observer, on_connect)?;
         let checked = settings.fleet.mode != FleetCheck::Off;
-        let surveyed = pool.survey(&settings, checked).await?;
+        let purpose = match checked {
+            true => Purpose::Boot,
+            false => Purpose::BootUnchecked,
+        };
+        let surveyed = Box::pin(pool.survey(&settings, purpose)).await?;
         if checked {
             judge(&surveyed.report, settings.fleet.mode)?;
         }
@@ -246,16 +243,21 @@ fn judge(report: &FleetReport, mode: FleetCheck) -> Result<(), BootError> {
     if !report.fits() {
         tracing::warn!("the fleet does not fit:\n{report}");
     } else if let (Some(needed), Some(granted)) = (report.needed(), report.granted()) {
-        tracing::info!(needed, granted, "the fleet fits");
+        let headroom = granted - needed;
+        let (server, largest_fleet) = (
+            report.binding().map(|c| c.server.as_str()),
+            report.largest_fleet(),
+        );
+        tracing::info!(
+            needed,
+            granted,
+            headroom,
+            server,
+            largest_fleet,
+            "the fleet fits"
+        );
     }
     Ok(())
-}
-
-/// What the look at the servers has found.
-struct Surveyed {
-    report: FleetReport,
-    /// For each partition.
-    idle_session_timeouts: Vec<Option<Duration>>,
 }
 
 impl<D: Driver> PartitionedPool<D> {
@@ -272,170 +274,5 @@ impl<D: Driver> PartitionedPool<D> {
             tracing::warn!(code = %warning.code(), %warning, "to silence it: boot.silence");
         }
         self.keep_warnings(warnings);
-    }
-
-    /// Connects every partition once and looks at what is there.
-    async fn survey(&self, settings: &Settings, looking: bool) -> Result<Surveyed, BootError> {
-        let started = Instant::now();
-        let mut survey = Survey::default();
-        let mut idle_session_timeouts = Vec::new();
-        for (index, partition) in self.partitions().enumerate() {
-            let first = first_connection(partition, &settings.boot, looking, started).await?;
-            let sight = match first {
-                First::Connected(connection) => {
-                    let service = looking.then_some(settings.service.as_str());
-                    let inspected =
-                        inspect(partition, connection, service, settings.boot.check_timeout);
-                    let (session, sight) = inspected.await?;
-                    idle_session_timeouts.push(session.idle_session_timeout);
-                    sight.map(Ok)
-                }
-                First::Full(said) => Some(Err(said)),
-                First::Absent => None,
-            };
-            idle_session_timeouts.resize(index + 1, None);
-            if let Some(sight) = sight {
-                let budget = settings.budget_of(index);
-                let beside = partition.control_connections();
-                survey.add(
-                    partition.endpoint(),
-                    partition.settings(),
-                    budget,
-                    beside,
-                    sight,
-                );
-            }
-        }
-        Ok(Surveyed {
-            report: assess(&Fleet::of(settings), &survey.servers()),
-            idle_session_timeouts,
-        })
-    }
-}
-
-enum First<D: Driver> {
-    Connected(Connection<D>),
-    /// The server has no connection left: the fleet check says so, in the server's own words.
-    Full(String),
-    /// The database is not there, and the owner wants to start without it.
-    Absent,
-}
-
-async fn first_connection<D: Driver>(
-    partition: &Partition<D>,
-    boot: &BootSettings,
-    looking: bool,
-    started: Instant,
-) -> Result<First<D>, BootError> {
-    let patience = match boot.when_unavailable {
-        WhenUnavailable::Wait(bound) => bound,
-        _ => Duration::ZERO,
-    };
-    let mut pause = FIRST_PAUSE;
-    loop {
-        let limit = match patience.saturating_sub(started.elapsed()) {
-            Duration::ZERO => boot.check_timeout,
-            left => boot.check_timeout.min(left),
-        };
-        let error = match partition.first(limit).await {
-            Ok(connection) => return Ok(First::Connected(connection)),
-            Err(error) => error,
-        };
-        let tried = started.elapsed();
-        // Nobody else holds a slot yet: it is that of another partition of the budget, on its way back.
-        if error.is_rejection() && tried < boot.check_timeout {
-            sleep(pause).await;
-            continue;
-        }
-        let left = patience.saturating_sub(tried);
-        if left.is_zero() || is_final(&error) {
-            return give_up(partition, boot, looking, error, tried);
-        }
-        tracing::warn!(partition = partition.name(), %error, left = %Seconds(left), "waiting for the database");
-        sleep(pause.min(left)).await;
-        pause = (pause * 2).min(LAST_PAUSE);
-    }
-}
-
-fn is_final(error: &AcquireError) -> bool {
-    error
-        .failure()
-        .is_some_and(|failure| !failure.is_transient())
-}
-
-fn give_up<D: Driver>(
-    partition: &Partition<D>,
-    boot: &BootSettings,
-    looking: bool,
-    error: AcquireError,
-    tried: Duration,
-) -> Result<First<D>, BootError> {
-    let full = error.failure().filter(|f| f.is_too_many_connections());
-    if let Some(failure) = full.filter(|_| looking) {
-        let endpoint = partition.endpoint();
-        tracing::warn!(partition = partition.name(), %endpoint, %error, "its session limits could not be read back");
-        return Ok(First::Full(failure.to_string()));
-    }
-    if boot.when_unavailable == WhenUnavailable::Start && !is_final(&error) {
-        let endpoint = partition.endpoint();
-        tracing::warn!(partition = partition.name(), %endpoint, %error, "starting without the database; nothing was checked");
-        return Ok(First::Absent);
-    }
-    if let Some(refused) = refused_settings(&error) {
-        return Err(settings_error(partition, refused.clone()));
-    }
-    Err(BootError::Unavailable {
-        partition: partition.name().to_owned(),
-        endpoint: Box::new(partition.endpoint().clone()),
-        tried,
-        error: Box::new(error),
-    })
-}
-
-fn refused_settings(error: &AcquireError) -> Option<&SettingsNotInForce> {
-    error.failure()?.source()?.downcast_ref()
-}
-
-fn settings_error<D: Driver>(partition: &Partition<D>, settings: SettingsNotInForce) -> BootError {
-    BootError::SettingsNotInForce {
-        partition: partition.name().to_owned(),
-        endpoint: Box::new(partition.endpoint().clone()),
-        settings: settings.settings,
-    }
-}
-
-/// Reads session limits and settings back, and looks at the server if a service name is given to look with.
-async fn inspect<D: Driver>(
-    partition: &Partition<D>,
-    mut connection: Connection<D>,
-    service: Option<&str>,
-    limit: Duration,
-) -> Result<(Session, Option<Sight>), BootError> {
-    let looking = async {
-        let missing = limits::not_in_force(&mut connection, partition.settings()).await?;
-        let session = sessions::look(&mut connection, partition.settings()).await?;
-        let sight = match service {
-            Some(service) => Some(look(&mut connection, service).await?),
-            None => None,
-        };
-        Ok((missing, session, sight))
-    };
-    let late = || Failure::new(None, format!("no answer within {}", Seconds(limit)));
-    let looked = timeout(limit, looking).await;
-    match looked.unwrap_or_else(|_elapsed| Err(late())) {
-        Ok((missing, session, sight)) if missing.is_empty() => match session.not_in_force {
-            Some(settings) => Err(settings_error(partition, settings)),
-            None => Ok((session, sight)),
-        },
-        Ok((limits, ..)) => Err(BootError::LimitsNotInForce {
-            partition: partition.name().to_owned(),
-            endpoint: Box::new(partition.endpoint().clone()),
-            limits,
-        }),
-        Err(failure) => Err(BootError::CheckFailed {
-            partition: partition.name().to_owned(),
-            endpoint: Box::new(partition.endpoint().clone()),
-            failure,
-        }),
     }
 }

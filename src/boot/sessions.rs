@@ -1,4 +1,4 @@
-//! Are the further settings of a partition's sessions in force, and what else is known of its sessions?
+//! Are the limits and settings of a partition's sessions in force, and what else is known of its sessions?
 
 use std::time::Duration;
 
@@ -8,9 +8,14 @@ use crate::error::Failure;
 use crate::pool::Connection;
 use crate::session::{Found, SettingNotInForce, SettingsNotInForce, literal};
 
+use super::error::NotInForce;
+use super::limits;
+
 /// What one session has told of itself.
 #[derive(Debug, Default)]
 pub(super) struct Session {
+    /// Limits that are not in force.
+    pub(super) limits: Vec<NotInForce>,
     /// Settings that were set and are not in force.
     pub(super) not_in_force: Option<SettingsNotInForce>,
     /// After which time the server ends it while it is idle.
@@ -26,14 +31,26 @@ pub(super) async fn look<D: Driver>(
     settings: &PartitionSettings,
 ) -> Result<Session, Failure> {
     let (driver, session) = connection.driver_parts();
-    let rows = driver.query(session, &question(settings)).await?;
+    let (settings_asked, limits_asked) = (question(settings), limits::question(settings));
+    let sql = format!("{settings_asked}; {limits_asked}");
+    let mut rows = driver.query(session, &sql).await?;
+    let of_limits = rows.split_off(answers(settings).min(rows.len()));
     let millis = rows
         .first()
         .and_then(|row| row.first()?.as_deref()?.parse().ok());
     Ok(Session {
+        limits: limits::not_in_force(settings, &of_limits),
         not_in_force: SettingsNotInForce::of(not_in_force(settings, &rows)),
         idle_session_timeout: millis.filter(|ms| *ms > 0).map(Duration::from_millis),
     })
+}
+
+/// How many rows answer [`question`].
+fn answers(settings: &PartitionSettings) -> usize {
+    match settings.session_settings.is_empty() {
+        true => 1,
+        false => 3,
+    }
 }
 
 /// One row for the idle timeout, one with what is in force, and one with what was wanted.

@@ -1,12 +1,12 @@
 //! What partitions on one server may share.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::leaf::{Named, Overlay, replace};
 
 /// Which partition of a budget is looked at first when a slot comes free. As text: `"oldest_first"` or
 /// `"declared_order"`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HandOver {

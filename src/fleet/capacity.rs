@@ -19,6 +19,8 @@
 //!    may hold, and at most its capacity.
 //! 5. The report fits exactly if every constraint fits and every server could be read.
 
+use crate::config::{HandOver, Kind};
+
 use super::report::{
     Constraint, FleetReport, Part, RoleGrant, Scope, ServerReport, ServerState, Term, Warning,
 };
@@ -102,6 +104,9 @@ pub struct SharedBudget {
     pub name: String,
     /// The most connections that its partitions have together in one replica.
     pub capacity: u32,
+    /// [`DeclaredOrder`](HandOver::DeclaredOrder) says that the order of its demands is the owner's own
+    /// order of importance: in a proposal the last gives way first, whatever its [`Criticality`].
+    pub hand_over: HandOver,
 }
 
 impl SharedBudget {
@@ -111,6 +116,7 @@ impl SharedBudget {
         Self {
             name: name.into(),
             capacity,
+            hand_over: HandOver::default(),
         }
     }
 }
@@ -280,6 +286,8 @@ pub struct Demand {
     pub kind: DemandKind,
     /// The most connections in each replica.
     pub size: u32,
+    /// How long it keeps its size where a proposal has to make partitions smaller.
+    pub criticality: Criticality,
     /// The budget that it shares with other partitions, if any.
     pub share: Option<Share>,
     /// The role they log in with.
@@ -291,7 +299,7 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// The connections of a partition. A proposal may make it smaller.
+    /// The connections of a partition, of high criticality. A proposal may make it smaller.
     #[must_use]
     pub fn partition(
         name: impl Into<String>,
@@ -303,11 +311,37 @@ impl Demand {
             name: name.into(),
             kind: DemandKind::Partition,
             size,
+            criticality: Criticality::High,
             share: None,
             role: role.into(),
             database: database.into(),
             may_shrink: true,
         }
+    }
+
+    /// The same with this criticality, or that of a [`Kind`].
+    ///
+    /// # Examples
+    /// Reports give way first:
+    /// ```
+    /// use partitioned_pool::config::Kind;
+    /// use partitioned_pool::fleet::{Demand, Fleet, Limits, Server, ServerLimits, assess};
+    ///
+    /// let limits = Limits::Known(ServerLimits::new(170_004, 100));
+    /// let mut server = Server::new("db:5432/shop", limits);
+    /// let analytical = Demand::partition("analytical", 10, "app", "shop");
+    /// server.demands.push(Demand::partition("transactional", 20, "app", "shop"));
+    /// server.demands.push(analytical.criticality(Kind::Analytical));
+    ///
+    /// let report = assess(&Fleet::new(4, 0), &[server]);
+    /// let proposed = report.largest_partitions().unwrap();
+    /// assert_eq!((proposed[0].size, proposed[1].size), (20, 4));
+    /// assert_eq!(report.smallest_max_connections(), Some(123));
+    /// ```
+    #[must_use]
+    pub fn criticality(mut self, criticality: impl Into<Criticality>) -> Self {
+        self.criticality = criticality.into();
+        self
     }
 
     /// The same, drawn from this one of [`Fleet::budgets`], of which so many slots are guaranteed to
@@ -343,6 +377,31 @@ impl Demand {
             kind: DemandKind::Control,
             may_shrink: false,
             ..Self::partition("control", size, role, database)
+        }
+    }
+}
+
+/// Which partitions keep their size the longest where a proposal has to make some smaller. The less
+/// critical go down to 1 before a more critical one loses any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Criticality {
+    /// Work that can be asked for again: an analytical partition.
+    Low,
+    /// Work that somebody waits for: a transactional partition.
+    High,
+}
+
+impl Criticality {
+    /// Who is served first stands first.
+    pub(super) const IN_TURN: [Self; 2] = [Self::High, Self::Low];
+}
+
+impl From<Kind> for Criticality {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Transactional => Self::High,
+            Kind::Analytical => Self::Low,
         }
     }
 }
@@ -454,9 +513,12 @@ impl<'a> Sum<'a> {
         let roles = self.roles(limits).into_iter().filter_map(role_limit);
         let databases = limits.databases.iter().filter_map(database_limit);
         let limited = roles.chain(databases).map(|(s, t)| self.constraint(s, t));
-        std::iter::once(total)
-            .chain(limited.filter(|c| self.binds(c, limits)))
-            .collect()
+        let all = std::iter::once(total).chain(limited.filter(|c| self.binds(c, limits)));
+        let with_others = |constraint: Constraint| Constraint {
+            others: limits.open_under(&constraint.scope),
+            ..constraint
+        };
+        all.map(with_others).collect()
     }
 
     /// Invariant 2: a limit that nobody here is bound by is not a constraint.
@@ -523,6 +585,7 @@ impl<'a> Use<'a> {
                 name: external.name.clone(),
                 kind: DemandKind::External,
                 size: external.size,
+                criticality: Criticality::High,
                 may_shrink: false,
                 budget: None,
             },
@@ -618,6 +681,7 @@ fn warnings(fleet: &Fleet, servers: &[Server]) -> Vec<Warning> {
     }
     all.extend((fleet.reserve == 0).then_some(Warning::NoReserve));
     all.extend(shared_servers(servers));
+    all.extend(counted_on_each(servers));
     all.extend(
         fleet
             .budgets
@@ -629,7 +693,7 @@ fn warnings(fleet: &Fleet, servers: &[Server]) -> Vec<Warning> {
 
 impl Sum<'_> {
     fn others_beyond_reserve(&self, limits: &ServerLimits) -> Option<Warning> {
-        let open = sessions(limits.others.iter());
+        let open = limits.open_under(&Scope::Server);
         if open <= u64::from(self.fleet.reserve) {
             return None;
         }
@@ -646,17 +710,11 @@ impl Sum<'_> {
     /// Others count toward the limits of a role and a database too, which the reserve does not cover.
     fn others_under_limits(&self, limits: &ServerLimits) -> Vec<Warning> {
         let limited = self.constraints(limits).into_iter().skip(1);
-        limited
-            .filter_map(|c| self.others_under(&c, limits))
-            .collect()
+        limited.filter_map(|c| self.others_under(&c)).collect()
     }
 
-    fn others_under(&self, constraint: &Constraint, limits: &ServerLimits) -> Option<Warning> {
-        let under = limits
-            .others
-            .iter()
-            .filter(|o| o.is_under(&constraint.scope));
-        let open = sessions(under);
+    fn others_under(&self, constraint: &Constraint) -> Option<Warning> {
+        let open = constraint.others;
         let needed_with_them = constraint.needed.saturating_add(open);
         (open > 0 && needed_with_them > constraint.granted).then(|| Warning::OthersUnderLimit {
             server: self.server.label.clone(),
@@ -677,7 +735,8 @@ impl Sum<'_> {
     }
 
     fn invalid_databases(&self, limits: &ServerLimits) -> Vec<Warning> {
-        let invalid = limits.databases.iter().filter(|d| !d.valid);
+        let is_used = |d: &&Database| self.uses.iter().any(|u| u.database == Some(&d.name));
+        let invalid = limits.databases.iter().filter(|d| !d.valid).filter(is_used);
         let warning = |database: &Database| Warning::InvalidDatabase {
             server: self.server.label.clone(),
             database: database.name.clone(),
@@ -730,8 +789,12 @@ impl OpenSessions {
     }
 }
 
-fn sessions<'a>(others: impl Iterator<Item = &'a OpenSessions>) -> u64 {
-    others.map(|o| u64::from(o.sessions)).sum()
+impl ServerLimits {
+    /// Sessions of others under a limit.
+    fn open_under(&self, scope: &Scope) -> u64 {
+        let under = self.others.iter().filter(|o| o.is_under(scope));
+        under.map(|o| u64::from(o.sessions)).sum()
+    }
 }
 
 /// One warning for all servers: it is the same truth about each.
@@ -739,6 +802,21 @@ fn shared_servers(servers: &[Server]) -> Option<Warning> {
     let shared = servers.iter().filter(|s| partitions(s).len() > 1);
     let labels: Vec<String> = shared.map(|s| s.label.clone()).collect();
     (!labels.is_empty()).then_some(Warning::SharedServer { servers: labels })
+}
+
+/// A partition on several servers: a failover can bring it to either.
+fn counted_on_each(servers: &[Server]) -> Vec<Warning> {
+    let on = |name: &str| -> Vec<String> {
+        let there = servers.iter().filter(|s| partitions(s).contains(&name));
+        there.map(|s| s.label.clone()).collect()
+    };
+    let names = distinct(servers.iter().flat_map(partitions));
+    let warning = |partition: &str| Warning::CountedOnEach {
+        partition: partition.to_owned(),
+        servers: on(partition),
+    };
+    let several = names.into_iter().filter(|name| on(name).len() > 1);
+    several.map(warning).collect()
 }
 
 /// Partitions of one budget that are on different servers. One that a failover can bring to several

@@ -1,101 +1,187 @@
 //! What a server says of itself, by SQL that needs no right beyond LOGIN.
+//!
+//! A server is asked once, in one round trip, for all roles and databases that the pool names anywhere: they can be
+//! read by everybody. What the partitions need of it is added up by [`Survey`].
 
-use crate::config::{BudgetSettings, PartitionSettings};
+use crate::config::{BudgetSettings, PartitionSettings, Settings};
 use crate::driver::{Driver, Endpoint, Rows};
 use crate::error::Failure;
 use crate::pool::Connection;
+use crate::session::literal;
 
-use super::capacity::{Database, Limits, OpenSessions, Role, Server, ServerLimits};
+use super::capacity::{Database, Demand, Limits, OpenSessions, Role, Server, ServerLimits};
 use super::stated::{Login, demands};
 
-/// Limits of the server, of our role and of our database; one row.
-const LIMITS: &str = "\
-SELECT current_setting('server_version_num'), current_setting('max_connections'), \
-current_setting('superuser_reserved_connections'), \
-coalesce(current_setting('reserved_connections', true), '0'), \
-pg_is_in_recovery(), pg_postmaster_start_time(), \
-r.rolname, r.rolsuper, r.rolconnlimit, \
-coalesce(pg_has_role(r.oid, u.oid, 'USAGE'), false), d.datname, d.datconnlimit \
-FROM pg_roles r LEFT JOIN pg_roles u ON u.rolname = 'pg_use_reserved_connections', pg_database d \
-WHERE r.rolname = session_user AND d.datname = current_database()";
+/// What to ask a server for.
+pub(crate) struct Question {
+    sql: String,
+}
 
-/// A server and its copies differ in when they were started. Some providers withhold this.
-const IDENTITY: &str = "SELECT system_identifier FROM pg_control_system()";
+impl Question {
+    /// What a pool wants to know of each of the servers behind `endpoints`.
+    pub(crate) fn new<'a>(
+        settings: &Settings,
+        endpoints: impl Iterator<Item = &'a Endpoint>,
+    ) -> Self {
+        let external = || settings.fleet.external.iter();
+        let mut roles: Vec<&str> = external().filter_map(|e| e.role.as_deref()).collect();
+        let mut databases: Vec<&str> = external().filter_map(|e| e.database.as_deref()).collect();
+        for endpoint in endpoints {
+            roles.push(&endpoint.user);
+            databases.push(&endpoint.database);
+        }
+        let parts = [
+            SERVER.to_owned(),
+            role_limits(&roles),
+            database_limits(&databases),
+            others(&settings.service),
+        ];
+        Self {
+            sql: parts.join("; "),
+        }
+    }
+}
+
+const SERVER: &str = "\
+SELECT 'server', current_setting('server_version_num'), current_setting('max_connections'), \
+current_setting('superuser_reserved_connections'), \
+coalesce(current_setting('reserved_connections', true), '0'), pg_is_in_recovery(), \
+(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint";
+
+fn role_limits(names: &[&str]) -> String {
+    format!(
+        "SELECT 'role', r.rolname, r.rolsuper, r.rolconnlimit, \
+         coalesce(pg_has_role(r.oid, u.oid, 'USAGE'), false) \
+         FROM pg_roles r LEFT JOIN pg_roles u ON u.rolname = 'pg_use_reserved_connections' \
+         WHERE r.rolname = session_user OR r.rolname IN ({})",
+        literals(names)
+    )
+}
+
+fn database_limits(names: &[&str]) -> String {
+    format!(
+        "SELECT 'database', datname, datconnlimit FROM pg_database \
+         WHERE datname = current_database() OR datname IN ({})",
+        literals(names)
+    )
+}
+
+/// Sessions that are not of this fleet, by role and database. Parallel workers are no sessions.
+fn others(service: &str) -> String {
+    let prefix = format!("{service}/");
+    format!(
+        "SELECT 'others', usename, datname, count(*) FROM pg_stat_activity \
+         WHERE usename IS NOT NULL AND datname IS NOT NULL AND leader_pid IS NULL \
+         AND left(application_name, {}) <> {} GROUP BY usename, datname ORDER BY usename, datname",
+        prefix.len(),
+        literal(&prefix),
+    )
+}
+
+fn literals(names: &[&str]) -> String {
+    let each: Vec<String> = names.iter().map(|name| literal(name)).collect();
+    each.join(", ")
+}
+
+/// A server and its copies differ in when they were started.
+const IDENTITY: &str = "SELECT 'system', system_identifier FROM pg_control_system()";
+
+/// `insufficient_privilege`.
+const WITHHELD: &str = "42501";
 
 /// What one session has seen of its server.
+#[derive(Clone)]
 pub(crate) struct Sight {
     identity: Identity,
     limits: ServerLimits,
 }
 
 /// Which server it really is, whatever URL led there.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Identity {
     system: Option<String>,
+    /// In microseconds since 1970: as text it would depend on the time zone of the role.
     started: String,
     in_recovery: bool,
 }
 
-/// Looks at the server behind `connection`: three round trips.
+/// Looks at the server behind `connection`: one round trip; two where a provider withholds what the system is called.
 pub(crate) async fn look<D: Driver>(
     connection: &mut Connection<D>,
-    service: &str,
+    question: &Question,
 ) -> Result<Sight, Failure> {
     let (driver, session) = connection.driver_parts();
-    let limits = driver.query(session, LIMITS).await?;
-    let others = driver.query(session, &others(service)).await?;
-    let system = driver.query(session, IDENTITY).await.unwrap_or_default();
-    let unreadable = || Failure::new(None, "the server's limits came back in an unknown form");
-    sight(&limits, &others, &system).ok_or_else(unreadable)
-}
-
-/// Sessions that are not of this fleet, by role and database. Parallel workers are no sessions.
-fn others(service: &str) -> String {
-    let prefix = format!("{service}/");
-    let literal = prefix.replace('\\', "\\\\").replace('\'', "''");
-    format!(
-        "SELECT usename, datname, count(*) FROM pg_stat_activity \
-         WHERE usename IS NOT NULL AND datname IS NOT NULL AND leader_pid IS NULL \
-         AND left(application_name, {}) <> E'{literal}' GROUP BY 1, 2 ORDER BY 1, 2",
-        prefix.len(),
-    )
-}
-
-fn sight(limits: &Rows, others: &Rows, system: &Rows) -> Option<Sight> {
-    let row = limits.first()?;
-    let text = |at: usize| row.get(at)?.as_deref();
-    let number = |at| text(at)?.parse::<u32>().ok();
-    let yes = |at| Some(text(at)? == "t");
-    let limit = |at| {
-        let limit = text(at)?.parse::<i64>().ok()?;
-        Some((u32::try_from(limit).ok(), limit != -2))
+    let sql = format!("{}; {IDENTITY}", question.sql);
+    let rows = match driver.query(session, &sql).await {
+        Err(failure) if failure.sqlstate() == Some(WITHHELD) => {
+            driver.query(session, &question.sql).await?
+        }
+        answer => answer?,
     };
-    let mut server = ServerLimits::new(number(0)?, number(1)?);
-    server.superuser_reserved_connections = number(2)?;
-    server.reserved_connections = number(3)?;
-    server.in_recovery = yes(4)?;
-    let mut role = Role::new(text(6)?);
-    role.superuser = yes(7)?;
-    role.connection_limit = limit(8)?.0;
-    role.may_use_reserved = yes(9)?;
-    let mut database = Database::new(text(10)?);
-    (database.connection_limit, database.valid) = limit(11)?;
-    server.roles.push(role);
-    server.databases.push(database);
-    server.others = others.iter().map(sessions).collect::<Option<_>>()?;
-    let system = system.first().and_then(|row| row.first()?.clone());
+    let unreadable = || Failure::new(None, "the server's limits came back in an unknown form");
+    sight(&rows).ok_or_else(unreadable)
+}
+
+fn sight(rows: &Rows) -> Option<Sight> {
+    let of = |kind: &'static str| {
+        let of_kind = move |row: &&Vec<Option<String>>| row[0].as_deref() == Some(kind);
+        rows.iter().filter(of_kind)
+    };
+    let server = of("server").next()?;
+    let text = |at: usize| server.get(at)?.as_deref();
+    let number = |at| text(at)?.parse::<u32>().ok();
+    let mut limits = ServerLimits::new(number(1)?, number(2)?);
+    limits.superuser_reserved_connections = number(3)?;
+    limits.reserved_connections = number(4)?;
+    limits.in_recovery = text(5)? == "t";
+    limits.roles = of("role").map(|row| role(row)).collect::<Option<_>>()?;
+    limits.databases = of("database")
+        .map(|row| database(row))
+        .collect::<Option<_>>()?;
+    limits.others = of("others")
+        .map(|row| sessions(row))
+        .collect::<Option<_>>()?;
     Some(Sight {
         identity: Identity {
-            system,
-            started: text(5)?.to_owned(),
-            in_recovery: server.in_recovery,
+            system: of("system").next().and_then(|row| row.get(1)?.clone()),
+            started: text(6)?.to_owned(),
+            in_recovery: limits.in_recovery,
         },
-        limits: server,
+        limits,
     })
 }
 
-fn sessions(row: &Vec<Option<String>>) -> Option<OpenSessions> {
-    let [Some(role), Some(database), Some(count)] = row.as_slice() else {
+fn role(row: &[Option<String>]) -> Option<Role> {
+    let [
+        _,
+        Some(name),
+        Some(superuser),
+        Some(limit),
+        Some(may_use_reserved),
+    ] = row
+    else {
+        return None;
+    };
+    let mut role = Role::new(name);
+    role.superuser = superuser == "t";
+    role.connection_limit = limit.parse::<i64>().ok()?.try_into().ok();
+    role.may_use_reserved = may_use_reserved == "t";
+    Some(role)
+}
+
+fn database(row: &[Option<String>]) -> Option<Database> {
+    let [_, Some(name), Some(limit)] = row else {
+        return None;
+    };
+    let limit = limit.parse::<i64>().ok()?;
+    let mut database = Database::new(name);
+    database.connection_limit = limit.try_into().ok();
+    database.valid = limit != -2;
+    Some(database)
+}
+
+fn sessions(row: &[Option<String>]) -> Option<OpenSessions> {
+    let [_, Some(role), Some(database), Some(count)] = row else {
         return None;
     };
     Some(OpenSessions::new(role, database, count.parse().ok()?))
@@ -104,7 +190,22 @@ fn sessions(row: &Vec<Option<String>>) -> Option<OpenSessions> {
 /// The servers that a pool really uses: endpoints that turned out to be one server are merged.
 #[derive(Default)]
 pub(crate) struct Survey {
-    servers: Vec<(Option<Identity>, Server)>,
+    servers: Vec<Seen>,
+    wanted: Vec<Wanted>,
+}
+
+/// A server, and the hosts of each endpoint that led there.
+struct Seen {
+    identity: Option<Identity>,
+    server: Server,
+    by: Vec<String>,
+}
+
+/// What somebody wants of the server that its endpoint led to.
+struct Wanted {
+    hosts: String,
+    at: usize,
+    demands: Vec<Demand>,
 }
 
 impl Survey {
@@ -120,68 +221,85 @@ impl Survey {
     ) {
         let mut login = Login::new(&endpoint.hosts, &endpoint.user, &endpoint.database);
         login.control = beside;
-        let server = match sight {
-            Ok(sight) => self.known(&endpoint.hosts, sight),
-            Err(said) => self.full(&endpoint.hosts, said),
+        let demands = demands(settings, budget, &login).collect();
+        let hosts = endpoint.hosts.clone();
+        let at = match sight {
+            Ok(sight) => self.known(&hosts, sight),
+            Err(said) => self.full(&hosts, said),
         };
-        server.demands.extend(demands(settings, budget, &login));
+        self.wanted.push(Wanted { hosts, at, demands });
     }
 
-    fn known(&mut self, label: &str, sight: Sight) -> &mut Server {
-        let identity = Some(sight.identity);
-        match self
-            .servers
-            .iter()
-            .position(|(known, _)| *known == identity)
-        {
-            Some(at) => {
-                let server = &mut self.servers[at].1;
-                if let Limits::Known(limits) = &mut server.limits {
-                    merge(limits, sight.limits);
-                }
-                server
-            }
-            None => self.insert(identity, Server::new(label, Limits::Known(sight.limits))),
+    fn known(&mut self, hosts: &str, sight: Sight) -> usize {
+        let same = |seen: &Seen| seen.identity.as_ref() == Some(&sight.identity);
+        let Some(at) = self.servers.iter().position(same) else {
+            let label = label(hosts, sight.limits.in_recovery);
+            let server = Server::new(label, Limits::Known(sight.limits));
+            return self.insert(Some(sight.identity), hosts, server);
+        };
+        let seen = &mut self.servers[at];
+        seen.by.push(hosts.to_owned());
+        if let Limits::Known(limits) = &mut seen.server.limits {
+            // All looks ask for the same; the later has the sessions of others as they are now.
+            *limits = sight.limits;
         }
+        at
     }
 
-    fn full(&mut self, label: &str, said: String) -> &mut Server {
-        let same =
-            |(known, server): &(Option<Identity>, Server)| known.is_none() && server.label == label;
+    fn full(&mut self, hosts: &str, said: String) -> usize {
+        let same = |seen: &Seen| seen.identity.is_none() && seen.server.label == hosts;
         match self.servers.iter().position(same) {
-            Some(at) => &mut self.servers[at].1,
-            None => self.insert(None, Server::new(label, Limits::Full { said })),
+            Some(at) => at,
+            None => self.insert(None, hosts, Server::new(hosts, Limits::Full { said })),
         }
     }
 
-    fn insert(&mut self, identity: Option<Identity>, server: Server) -> &mut Server {
-        self.servers.push((identity, server));
-        let last = self.servers.last_mut().expect("bug: just pushed");
-        &mut last.1
+    fn insert(&mut self, identity: Option<Identity>, hosts: &str, server: Server) -> usize {
+        self.servers.push(Seen {
+            identity,
+            server,
+            by: vec![hosts.to_owned()],
+        });
+        self.servers.len() - 1
     }
 
+    /// Each demand on the server that its endpoint led to, and on every other one to which its hosts could bring it.
     pub(crate) fn servers(self) -> Vec<Server> {
-        self.servers.into_iter().map(|(_, server)| server).collect()
+        let Self { servers, wanted } = self;
+        let place = |(at, seen): (usize, Seen)| {
+            let mut server = seen.server;
+            for wanted in &wanted {
+                let may_come = || seen.by.iter().any(|by| wanted.may_come_to(by));
+                if wanted.at == at || seen.identity.is_some() && may_come() {
+                    server.demands.extend(wanted.demands.iter().cloned());
+                }
+            }
+            server
+        };
+        servers.into_iter().enumerate().map(place).collect()
     }
 }
 
-/// Roles and databases of both; the later look at the sessions of others replaces the earlier.
-fn merge(limits: &mut ServerLimits, later: ServerLimits) {
-    for role in later.roles {
-        if limits.roles.iter().all(|known| known.name != role.name) {
-            limits.roles.push(role);
-        }
+impl Wanted {
+    /// Whether one of several hosts may be that of a server to which `others` led.
+    fn may_come_to(&self, others: &str) -> bool {
+        let mut own = self.hosts.split(',');
+        is_list(&self.hosts) && own.any(|host| others.split(',').any(|other| other == host))
     }
-    for database in later.databases {
-        if limits
-            .databases
-            .iter()
-            .all(|known| known.name != database.name)
-        {
-            limits.databases.push(database);
-        }
+}
+
+/// Several hosts are several servers, which are told apart by what they are.
+fn label(hosts: &str, in_recovery: bool) -> String {
+    match (is_list(hosts), in_recovery) {
+        (false, _) => hosts.to_owned(),
+        (true, true) => format!("{hosts} (standby)"),
+        (true, false) => format!("{hosts} (primary)"),
     }
-    limits.others = later.others;
+}
+
+/// Whether an endpoint may lead to several servers.
+pub(crate) fn is_list(hosts: &str) -> bool {
+    hosts.contains(',')
 }
 
 #[cfg(test)]

@@ -22,12 +22,12 @@ mod wall;
 mod tests;
 
 pub use capacity::{
-    Database, Demand, DemandKind, ExternalDemand, Fleet, Limits, OpenSessions, Role, Server,
-    ServerLimits, Share, SharedBudget, assess,
+    Criticality, Database, Demand, DemandKind, ExternalDemand, Fleet, Limits, OpenSessions, Role,
+    Server, ServerLimits, Share, SharedBudget, assess,
 };
 pub use report::{
     BudgetPart, Constraint, FleetReport, Part, PartitionShare, PartitionSize, RoleGrant, Scope,
-    ServerReport, ServerState, Term, Verdict, Warning,
+    ServerReport, ServerState, SmallestLimit, Term, Verdict, Warning,
 };
 pub use stated::{Login, StatedLimits, assess_stated};
 pub use wall::{NoWall, Wall, WallRole};

@@ -1,6 +1,8 @@
 //! The outcome of the fleet check, as values and as JSON. `text` prints it.
 
-use super::capacity::{Demand, DemandKind, Fleet, Share, SharedBudget};
+use crate::config::HandOver;
+
+use super::capacity::{Criticality, Demand, DemandKind, Fleet, Share, SharedBudget};
 use super::shrink;
 
 /// Whether the fleet fits, with the sum that says so.
@@ -18,6 +20,8 @@ pub struct FleetReport {
     reserve: u32,
     largest_fleet: Option<u32>,
     largest_partitions: Option<Vec<PartitionSize>>,
+    smallest_max_connections: Option<u64>,
+    smallest_limits: Vec<SmallestLimit>,
     fits_without_surge: bool,
     servers: Vec<ServerReport>,
     warnings: Vec<Warning>,
@@ -32,7 +36,11 @@ impl FleetReport {
         let replicas_alone = u64::from(fleet.max_replicas);
         let fit_alone = constraints().all(|c| c.needed_by(replicas_alone) <= c.granted);
         let fleets = constraints().map(Constraint::largest_fleet);
+        let exceeded = constraints().filter(|c| !c.fits() && all_read);
+        let smallest_limits: Vec<_> = exceeded.map(Constraint::smallest_limit).collect();
         Self {
+            smallest_max_connections: smallest_max_connections(binding.as_ref(), &smallest_limits),
+            smallest_limits,
             fits,
             needed: binding.as_ref().map(|c| c.needed),
             granted: binding.as_ref().map(|c| c.granted),
@@ -85,12 +93,30 @@ impl FleetReport {
     /// the reserve as stated. `None` if it fits, if not even one connection each does, or if a
     /// server could not be read.
     ///
-    /// They shrink in proportion, by largest remainder, and never below 1. None of them can grow by
+    /// They shrink by [`Criticality`], never below 1: the less critical give way before a more critical
+    /// one loses any, and equals shrink in proportion, by largest remainder. None of them can grow by
     /// one without breaking a constraint, unless it has the size that was stated. A budget that
     /// partitions share is one of them: it shrinks as a whole, capacity and partitions.
     #[must_use]
     pub fn largest_partitions(&self) -> Option<&[PartitionSize]> {
         self.largest_partitions.as_deref()
+    }
+
+    /// Where the fleet does not fit: the smallest `max_connections` with which its server would grant what is
+    /// needed in all, with the sizes and the replicas as stated. Of several servers, that of the binding
+    /// constraint, or else the first that grants too little; [`smallest_limits`](Self::smallest_limits) has them
+    /// all. `None` if no `max_connections` has to be raised, if none that Postgres takes is enough, or if
+    /// a server could not be read.
+    #[must_use]
+    pub fn smallest_max_connections(&self) -> Option<u64> {
+        self.smallest_max_connections
+    }
+
+    /// Every limit that would have to be raised for the fleet to fit as stated, and to what at least. Empty if
+    /// it fits, or if a server could not be read.
+    #[must_use]
+    pub fn smallest_limits(&self) -> &[SmallestLimit] {
+        &self.smallest_limits
     }
 
     /// True if the replicas would fit if there were no surge.
@@ -132,6 +158,29 @@ impl FleetReport {
     }
 }
 
+fn smallest_max_connections(binding: Option<&Constraint>, limits: &[SmallestLimit]) -> Option<u64> {
+    let of_servers = || limits.iter().filter(|l| l.scope == Scope::Server);
+    let binding = binding.map(|c| c.server.as_str());
+    let of_binding = of_servers().find(|l| Some(l.server.as_str()) == binding);
+    of_binding.or_else(|| of_servers().next())?.to
+}
+
+/// A limit that is too low, and the lowest at which what it limits would fit.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct SmallestLimit {
+    /// The label of the server.
+    pub server: String,
+    /// What it is about.
+    pub scope: Scope,
+    /// Its name in Postgres: `max_connections`, `rolconnlimit`, `datconnlimit`.
+    pub setting: &'static str,
+    /// What it is now.
+    pub from: u64,
+    /// What it has to be at least; `None` if Postgres takes no value that is enough.
+    pub to: Option<u64>,
+}
+
 /// The size that a proposal gives to a partition, or to a budget that several share.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
@@ -143,9 +192,11 @@ pub struct PartitionSize {
     /// What becomes of the partitions of a shared budget: they fit its new capacity. Empty for a
     /// partition that shares none.
     ///
-    /// What each may hold shrinks with the capacity, in proportion and never below 1. What is
-    /// reserved stays, as long as it fits; else it shrinks in proportion too, and to 0 only where
-    /// there is no other way.
+    /// What the capacity loses, the least critical may hold less, down to 1, then the next; equals in
+    /// proportion. So what the critical ones can have at worst stays, as long as it can. What is
+    /// reserved stays as long as it fits; else it shrinks by the same order, and to 0 only where there is
+    /// no other way. In a budget with an [order](HandOver::DeclaredOrder) of its partitions,
+    /// that order counts, and the last gives way first.
     pub partitions: Vec<PartitionShare>,
 }
 
@@ -155,6 +206,8 @@ pub struct PartitionSize {
 pub struct PartitionShare {
     /// The partition.
     pub name: String,
+    /// How long it keeps its size.
+    pub criticality: Criticality,
     /// The slots that are guaranteed to it.
     pub reserved: u32,
     /// The most slots that it may hold.
@@ -232,6 +285,17 @@ pub enum Scope {
     },
 }
 
+impl Scope {
+    /// What Postgres takes at most: `max_connections` up to `MAX_BACKENDS` (13 to 18), limits of roles and
+    /// databases up to the largest `int4`.
+    fn greatest_limit(&self) -> u64 {
+        match self {
+            Self::Server => 262_143,
+            Self::Role { .. } | Self::Database { .. } => 2_147_483_647,
+        }
+    }
+}
+
 /// Whether a constraint is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -281,6 +345,8 @@ pub struct Part {
     /// Its connections in each replica; of a shared budget, what its partitions under this
     /// constraint may have open together.
     pub size: u32,
+    /// How long it keeps its size; of a shared budget, the highest of its partitions.
+    pub criticality: Criticality,
     /// Whether a proposal may make it smaller.
     pub may_shrink: bool,
     /// What the size of a shared budget comes from; `None` for anything else.
@@ -293,6 +359,8 @@ pub struct Part {
 pub struct BudgetPart {
     /// Its capacity in each replica.
     pub capacity: u32,
+    /// Whether the order of its partitions is one of importance.
+    pub hand_over: HandOver,
     /// Those of its partitions that are under the constraint.
     pub partitions: Vec<PartitionShare>,
 }
@@ -313,6 +381,7 @@ impl Part {
             name: demand.name.clone(),
             kind: demand.kind,
             size: demand.size,
+            criticality: demand.criticality,
             may_shrink: demand.may_shrink,
             budget: None,
         }
@@ -322,17 +391,20 @@ impl Part {
     pub(super) fn of_budget(budget: &SharedBudget, share: &Share, demand: &Demand) -> Self {
         let partition = PartitionShare {
             name: demand.name.clone(),
+            criticality: demand.criticality,
             reserved: share.reserved,
             max_connections: demand.size,
         };
         let part = BudgetPart {
             capacity: budget.capacity,
+            hand_over: budget.hand_over,
             partitions: vec![partition],
         };
         Self {
             name: budget.name.clone(),
             kind: DemandKind::Budget,
             size: part.size(),
+            criticality: demand.criticality,
             may_shrink: demand.may_shrink,
             budget: Some(part),
         }
@@ -358,6 +430,7 @@ impl Part {
         if is_same {
             own.partitions.extend(others.partitions.iter().cloned());
             self.size = own.size();
+            self.criticality = self.criticality.max(other.criticality);
             self.may_shrink &= other.may_shrink;
         }
         is_same
@@ -387,6 +460,9 @@ pub struct Constraint {
     pub per_replica: Vec<Part>,
     /// What is kept for others; always 0 for a role or a database.
     pub reserve: u32,
+    /// Sessions of others that are open now and count toward it, superusers' included. They change no verdict:
+    /// the reserve is for them.
+    pub others: u64,
     /// Whether it fits.
     pub verdict: Verdict,
     /// Granted less needed; negative: so many too many.
@@ -416,6 +492,7 @@ impl Constraint {
             surge: fleet.surge,
             per_replica,
             reserve,
+            others: 0,
             verdict: Verdict::Fits,
             headroom: 0,
         };
@@ -458,6 +535,21 @@ impl Constraint {
     /// What is granted to the fleet alone. `None` if the reserve alone is more than that.
     pub(super) fn granted_to_fleet(&self) -> Option<u64> {
         self.granted.checked_sub(u64::from(self.reserve))
+    }
+
+    /// The limit itself is the first term; the others are taken away from it whatever it is.
+    fn smallest_limit(&self) -> SmallestLimit {
+        let limit = self.granted_terms.first();
+        let (setting, from) = limit.map_or(("", 0), |t| (t.name, t.amount));
+        let taken: i64 = self.granted_terms.iter().skip(1).map(|t| t.amount).sum();
+        let to = self.needed.saturating_add(taken.unsigned_abs());
+        SmallestLimit {
+            server: self.server.clone(),
+            scope: self.scope.clone(),
+            setting,
+            from: u64::try_from(from).unwrap_or(0),
+            to: Some(to).filter(|to| *to <= self.scope.greatest_limit()),
+        }
     }
 
     fn largest_fleet(&self) -> u32 {
@@ -547,6 +639,13 @@ pub enum Warning {
     SpreadBudget {
         /// The budget.
         budget: String,
+        /// The servers.
+        servers: Vec<String>,
+    },
+    /// The hosts of a partition's URL can bring it to several servers, and it was counted on each.
+    CountedOnEach {
+        /// The partition.
+        partition: String,
         /// The servers.
         servers: Vec<String>,
     },

@@ -142,7 +142,8 @@ pub(crate) fn demands(
     login: &Login,
 ) -> impl Iterator<Item = Demand> {
     let size = partition.max_connections.get();
-    let mut demand = Demand::partition(&partition.name, size, &login.role, &login.database);
+    let mut demand = Demand::partition(&partition.name, size, &login.role, &login.database)
+        .criticality(partition.kind);
     if is_shared(budget) {
         demand = demand.sharing(&budget.name, partition.reserved);
     }
@@ -160,7 +161,11 @@ impl Fleet {
     #[must_use]
     pub fn of(settings: &Settings) -> Self {
         let shared = settings.budgets.iter().filter(|budget| is_shared(budget));
-        let budgets = shared.map(|b| SharedBudget::new(&b.name, b.capacity.get()));
+        let budgets = shared.map(|b| {
+            let mut budget = SharedBudget::new(&b.name, b.capacity.get());
+            budget.hand_over = b.hand_over;
+            budget
+        });
         let settings = &settings.fleet;
         let mut fleet = Self::new(settings.max_replicas.get(), settings.surge);
         fleet.budgets = budgets.collect();

@@ -6,7 +6,7 @@ use std::fmt::{self, Display, Formatter};
 
 use super::report::{
     Constraint, FleetReport, Part, PartitionShare, PartitionSize, Scope, ServerReport, ServerState,
-    Term, Verdict, Warning,
+    SmallestLimit, Term, Verdict, Warning,
 };
 
 /// Columns of a line.
@@ -65,7 +65,23 @@ impl FleetReport {
             fmt_wrapped(f, PLAIN, &self.surge_text())?;
         }
         fmt_wrapped(f, PLAIN, &self.largest_fleet_text(largest))?;
-        fmt_wrapped(f, PLAIN, &self.largest_partitions_text())
+        fmt_wrapped(f, PLAIN, &self.largest_partitions_text())?;
+        fmt_wrapped(f, PLAIN, &self.smallest_limits_text())
+    }
+
+    fn smallest_limits_text(&self) -> String {
+        match self.smallest_limits() {
+            [limit] => format!(
+                "Smallest {} that fits: {}.",
+                limit.setting,
+                limit.value_text()
+            ),
+            limits => {
+                let named = |l: &SmallestLimit| format!("{} {}", l.setting, l.value_text());
+                let each: Vec<String> = limits.iter().map(named).collect();
+                format!("Smallest limits that fit: {}.", each.join(", "))
+            }
+        }
     }
 
     fn surge_text(&self) -> String {
@@ -107,6 +123,19 @@ impl FleetReport {
             fmt_wrapped(f, ITEM, &format!("warning: {warning}"))?;
         }
         Ok(())
+    }
+}
+
+impl SmallestLimit {
+    fn value_text(&self) -> String {
+        let to = self
+            .to
+            .map_or_else(|| "none that Postgres takes,".into(), |to| to.to_string());
+        let of = match self.scope {
+            Scope::Server => String::new(),
+            _ => format!(" of {}", self.scope),
+        };
+        format!("{to} instead of {}{of} on {}", self.from, self.server)
     }
 }
 
@@ -419,6 +448,11 @@ impl Display for Warning {
                 f,
                 "the partitions of budget {budget} are on different servers, {}, and cannot use each \
                  other's connections. Give each server a budget of its own.",
+                servers.join(" and ")
+            ),
+            Self::CountedOnEach { partition, servers } => write!(
+                f,
+                "partition {partition} was counted on each of {}, since the hosts of its url can bring it to any.",
                 servers.join(" and ")
             ),
             Self::SharedServer { servers } => write!(

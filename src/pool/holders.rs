@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::driver::{Driver, Rows};
 use crate::error::{AcquireError, Failure};
+use crate::session::literal;
 use crate::status::{CallSite, Held, Seconds, Statement};
 
 use super::connection::Connection;
@@ -156,17 +157,13 @@ async fn spare<D: Driver>(
 fn question<D: Driver>(of: &Core<D>, held: &[Held]) -> String {
     let pids: Vec<_> = held.iter().filter_map(|held| held.backend_pid).collect();
     let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();
-    let name = of
-        .settings
-        .application_name
-        .replace('\\', "\\\\")
-        .replace('\'', "''");
+    let name = literal(&of.settings.application_name);
     format!(
         "SELECT pid, state, \
          (extract(epoch FROM clock_timestamp() - state_change) * 1000000)::bigint, \
          wait_event_type || ': ' || wait_event, query \
          FROM pg_stat_activity WHERE pid = ANY ('{{{}}}'::int[]) \
-         AND usename = current_user AND application_name = E'{name}'",
+         AND usename = current_user AND application_name = {name}",
         pids.join(",")
     )
 }

@@ -8,13 +8,11 @@ use partitioned_pool::{BootError, PartitionedPool, TokioPostgres};
 use tokio::net::lookup_host;
 
 use crate::support::certificates::{Authority, HOST, Pair, secure};
-use crate::support::driver::Speaks as _;
+use crate::support::driver::{Pool, Speaks as _};
 use crate::support::patience::{LONG, eventually};
 use crate::support::proxy::{Opening, Proxy};
 use crate::support::server::on_own_servers;
 use crate::support::tenant::{Tenant, small};
-
-type Pool = PartitionedPool<TokioPostgres>;
 
 const ONLY_ENCRYPTED: &str = "hostssl all all all scram-sha-256";
 

@@ -1,17 +1,14 @@
 //! Holds: who has them, and how they end when their owner forgot them.
 
-use std::fmt::{Debug, Write as _};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use partitioned_pool::config::{Limit, PartitionConfig};
 use partitioned_pool::{NotAsked, PartitionedPool, RunError};
 use tokio::time::{sleep, timeout};
-use tracing::field::{Field, Visit};
-use tracing::span;
 
 use crate::memory::{self, Memory};
 use crate::support::driver::{Speaks as _, Tested, Wrong, on_each_driver};
+use crate::support::log::Log;
 use crate::support::patience::{LONG, eventually};
 use crate::support::proxy::Fault;
 use crate::support::tenant::{Tenant, small, until_at_rest};
@@ -306,46 +303,9 @@ async fn run_says_that_its_connection_was_taken_away<D: Tested>(tenant: &Tenant)
     assert!(error.to_string().contains("may have taken effect"));
 }
 
-/// Keeps what is told to the log.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<String>>>);
-
-impl Log {
-    /// Of long holds, and forgets them.
-    fn take_long_holds(&self) -> Vec<String> {
-        let lines = std::mem::take(&mut *self.0.lock().unwrap());
-        let told = |line: &String| line.contains("a connection is held for long");
-        lines.into_iter().filter(told).collect()
-    }
-}
-
-impl tracing::Subscriber for Log {
-    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-        true
-    }
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        let mut line = Line(event.metadata().level().to_string());
-        event.record(&mut line);
-        self.0.lock().unwrap().push(line.0);
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-    fn enter(&self, _: &span::Id) {}
-    fn exit(&self, _: &span::Id) {}
-}
-
-struct Line(String);
-
-impl Visit for Line {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        write!(self.0, " {field}={value:?}").unwrap();
-    }
+/// What was told of long holds, which is then forgotten.
+fn take_long_holds(log: &Log) -> Vec<String> {
+    log.take("a connection is held for long")
 }
 
 async fn warned(limit: impl Into<Limit>) -> PartitionedPool<Memory> {
@@ -363,10 +323,10 @@ async fn a_hold_that_passes_hold_warning_is_told_to_the_log_once_with_its_place(
     let (first, line) = (pool.transactional().acquire().await.unwrap(), line!());
     sleep(4 * SECOND).await;
     drop(pool.transactional().acquire().await.unwrap());
-    assert!(log.take_long_holds().is_empty(), "not yet");
+    assert!(take_long_holds(&log).is_empty(), "not yet");
 
     sleep(60 * SECOND).await;
-    let told = log.take_long_holds();
+    let told = take_long_holds(&log);
     assert_eq!(told.len(), 1, "{told:?}");
     let place = format!("holding.rs:{line}");
     for part in [
@@ -384,10 +344,10 @@ async fn a_hold_that_passes_hold_warning_is_told_to_the_log_once_with_its_place(
         pool.transactional().acquire().await.unwrap(),
     ];
     sleep(60 * SECOND).await;
-    assert_eq!(log.take_long_holds().len(), 2);
+    assert_eq!(take_long_holds(&log).len(), 2);
     drop((first, others));
     sleep(60 * SECOND).await;
-    assert!(log.take_long_holds().is_empty());
+    assert!(take_long_holds(&log).is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -397,6 +357,6 @@ async fn no_hold_is_told_where_hold_warning_is_off() {
     let pool = warned(Limit::Off).await;
     let held = pool.transactional().acquire().await.unwrap();
     sleep(3600 * SECOND).await;
-    assert!(log.take_long_holds().is_empty());
+    assert!(take_long_holds(&log).is_empty());
     drop(held);
 }

@@ -3,15 +3,13 @@
 use std::time::Duration;
 
 use partitioned_pool::driver_tokio_postgres::{Heard, MESSAGES_KEPT, Messages};
-use partitioned_pool::{PartitionedPool, TokioPostgres};
 use tokio::time::timeout;
 use tokio_postgres::AsyncMessage;
 
+use crate::support::driver::Pool;
 use crate::support::patience::LONG;
 use crate::support::server::on_each_version;
 use crate::support::tenant::{Tenant, small, until_at_rest};
-
-type Pool = PartitionedPool<TokioPostgres>;
 
 /// Nothing comes of its own accord; long enough for what is on its way.
 const QUIET: Duration = Duration::from_millis(300);

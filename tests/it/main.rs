@@ -11,6 +11,7 @@ mod acquiring;
 mod booting;
 mod borrowing;
 mod bulkhead;
+mod capacity;
 #[cfg(feature = "cli")]
 mod cli;
 mod closing;

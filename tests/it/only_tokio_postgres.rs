@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::SinkExt;
-use partitioned_pool::{BootError, Connection, PartitionedPool, TokioPostgres};
+use partitioned_pool::{BootError, Connection, TokioPostgres};
 use tokio::time::{sleep, timeout};
 use tokio_postgres::{CopyInSink, Error};
 
 use crate::leaving::{INSERT, SLEEP, assert_clean, figures, poll_once, pool};
+use crate::support::driver::Pool;
 use crate::support::patience::{LONG, within};
 use crate::support::proxy::{Proxy, Traffic};
 use crate::support::server::on_each_version;
@@ -20,7 +21,6 @@ use crate::support::tenant::{Tenant, small, until_at_rest};
 
 const MS: Duration = Duration::from_millis(1);
 
-type Pool = PartitionedPool<TokioPostgres>;
 type Held = Connection<TokioPostgres>;
 
 /// What a caller was doing when it left.

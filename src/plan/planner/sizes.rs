@@ -196,13 +196,18 @@ impl Sizes {
         let mut fleet: Fleet = service.fleet.clone();
         fleet.budgets = match self.shared {
             0 => Vec::new(),
-            capacity => vec![SharedBudget::new(&service.budget, capacity)],
+            capacity => {
+                let mut budget = SharedBudget::new(&service.budget, capacity);
+                budget.hand_over = self.hand_over;
+                vec![budget]
+            }
         };
         let limits: ServerLimits = service.server.clone();
         let mut server = Server::new("server", Limits::Known(limits));
         let demand = |p: &PartitionSizes| {
             let demand =
-                Demand::partition(&p.name, p.max_connections, &service.role, &service.database);
+                Demand::partition(&p.name, p.max_connections, &service.role, &service.database)
+                    .criticality(p.kind);
             match p.shares {
                 true => demand.sharing(&service.budget, p.reserved),
                 false => demand,

@@ -4,8 +4,11 @@ use std::error::Error;
 use std::fmt;
 use std::future::Future;
 
-use partitioned_pool::{Connection, Driver, TokioPostgres};
+use partitioned_pool::{Connection, Driver, PartitionedPool, TokioPostgres};
 use tokio_postgres::SimpleQueryMessage;
+
+/// For what concerns this driver alone.
+pub(crate) type Pool = PartitionedPool<TokioPostgres>;
 
 /// A row, as text.
 pub(crate) type Row = Vec<Option<String>>;

@@ -4,6 +4,7 @@ pub(crate) mod attempts;
 #[cfg(feature = "tls")]
 pub(crate) mod certificates;
 pub(crate) mod driver;
+pub(crate) mod log;
 pub(crate) mod patience;
 pub(crate) mod proxy;
 pub(crate) mod sampler;

@@ -39,11 +39,69 @@ pub(super) async fn start(choice: &Choice, want: &Want) -> Result<Found, Why> {
     let engine = engine().await.map_err(Why::Absent)?;
     have_image(&engine, &image).await.map_err(Why::Failed)?;
     let password = format!("{:016x}", random());
-    let (container, port) = run(&engine, &image, &password, choice, want)
-        .await
-        .map_err(Why::Failed)?;
+    let mut command = vec!["postgres".to_owned()];
+    command.extend(want.arguments());
+    let request = |name: &str, port| {
+        request(&image, name, port, choice)
+            .with_cmd(command.clone())
+            .with_env_var("POSTGRES_PASSWORD", &password)
+    };
+    let (container, port) = run(&engine, &image, request).await.map_err(Why::Failed)?;
+    found(container, image, port, &password).await
+}
+
+/// Copies the server over the network of the engine, and follows it. A second start finds the copy there.
+const STANDBY: &str = r#"
+[ -s "$PGDATA/PG_VERSION" ] || pg_basebackup --pgdata="$PGDATA" --dbname="$PRIMARY" --wal-method=stream \
+    --checkpoint=fast --write-recovery-conf --no-sync || exit 1
+exec postgres "$@"
+"#;
+
+/// A standby of the server in `primary`, which must let it in.
+pub(super) async fn standby(
+    primary: &Container,
+    image: &str,
+    password: &str,
+    choice: &Choice,
+    want: &Want,
+) -> Result<Found, Why> {
+    let engine = engine().await.map_err(Why::Absent)?;
+    let address = address(&engine, primary).await.map_err(Why::Failed)?;
+    let mut command: Vec<String> = ["/bin/sh", "-c", STANDBY, "standby"].map(Into::into).into();
+    command.extend(want.arguments());
+    let request = |name: &str, port| {
+        request(image, name, port, choice)
+            .with_cmd(command.clone())
+            .with_user("postgres")
+            .with_env_var("PGDATA", "/tmp/standby")
+            .with_env_var("PRIMARY", format!("host={address} port=5432 user=postgres"))
+            .with_env_var("PGPASSWORD", password)
+    };
+    let (container, port) = run(&engine, image, request).await.map_err(Why::Failed)?;
+    found(container, image.to_owned(), port, password).await
+}
+
+/// The address of a container for other containers.
+async fn address(engine: &Docker, of: &Container) -> Result<String, String> {
+    let inspected = engine.inspect_container(of.inner().id(), None).await;
+    let settings = inspected.map_err(|error| causes(&error))?.network_settings;
+    let networks = settings.and_then(|settings| settings.networks);
+    let mut addresses = networks
+        .into_iter()
+        .flatten()
+        .filter_map(|(_, n)| n.ip_address);
+    let address = addresses.find(|address| !address.is_empty());
+    address.ok_or_else(|| "the engine gave it no address for other containers".to_owned())
+}
+
+async fn found(
+    container: Container,
+    image: String,
+    port: u16,
+    password: &str,
+) -> Result<Found, Why> {
     let host = container.host().await.map_err(Why::Failed)?;
-    let url = owner_url(&host, port, &password);
+    let url = owner_url(&host, port, password);
     let config = url.parse().expect("bug: a URL made here can be read");
     let source = Source::Docker {
         image,
@@ -98,9 +156,7 @@ fn generic(image: &str) -> GenericImage {
 async fn run(
     engine: &Docker,
     image: &str,
-    password: &str,
-    choice: &Choice,
-    want: &Want,
+    request: impl Fn(&str, u16) -> ContainerRequest<GenericImage>,
 ) -> Result<(Container, u16), String> {
     let mut attempt = 1;
     loop {
@@ -108,8 +164,7 @@ async fn run(
             format!("partitioned-pool-postgres-{:016x}", random()),
             free_port(),
         );
-        let request = request(image, &name, port, password, choice, want);
-        let error = match request.start().await {
+        let error = match request(&name, port).start().await {
             Ok(inner) => {
                 return Ok((
                     Container {
@@ -129,21 +184,10 @@ async fn run(
     }
 }
 
-fn request(
-    image: &str,
-    name: &str,
-    port: u16,
-    password: &str,
-    choice: &Choice,
-    want: &Want,
-) -> ContainerRequest<GenericImage> {
-    let mut command = vec!["postgres".to_owned()];
-    command.extend(want.arguments());
+fn request(image: &str, name: &str, port: u16, choice: &Choice) -> ContainerRequest<GenericImage> {
     let request = generic(image)
-        .with_cmd(command)
         .with_container_name(name)
         .with_label(LABEL.0, LABEL.1)
-        .with_env_var("POSTGRES_PASSWORD", password)
         .with_mapped_port(port, 5432.tcp())
         .with_startup_timeout(RUN);
     if choice.engine_elsewhere {

@@ -36,6 +36,10 @@ make() {
 while read -r order port; do
     case $order in
         make) if make; then echo yes; else echo no; fi ;;
+        # The password stays in what the copy was told to follow.
+        copy) if PGPASSWORD=$(cat "$folder/password") "$bin/pg_basebackup" --pgdata="$folder/data" \
+            --dbname="host=127.0.0.1 port=$port user=postgres" --wal-method=stream --checkpoint=fast \
+            --write-recovery-conf --no-sync >>"$folder/log" 2>&1 && rm "$folder/password"; then echo yes; else echo no; fi ;;
         start) "$bin/postgres" -D "$folder/data" "$@" -c "port=$port" >>"$folder/log" 2>&1 </dev/null & server=$!; echo yes ;;
         stop) halt; echo yes ;;
         # Naming the jobs lets the shell notice that one has ended.
@@ -293,6 +297,14 @@ impl Shell {
         }
     }
 
+    fn copy(&mut self, port: u16) -> Result<(), String> {
+        if self.order(&format!("copy {port}"))? {
+            Ok(())
+        } else {
+            Err(format!("pg_basebackup failed: {}", self.home.last_words()))
+        }
+    }
+
     fn has_ended(&mut self) -> bool {
         let began = Instant::now();
         while began.elapsed() < END {
@@ -332,13 +344,29 @@ pub(super) async fn start(choice: &Choice, want: &Want) -> Result<Found, Why> {
     let home = Home::new(&password).map_err(Why::Failed)?;
     let user = home.user.as_ref().map(|user| user.name.clone());
     let shell = Shell::spawn(&bin, home, &want.arguments()).map_err(Why::Failed)?;
-    let cluster = Cluster::start(shell, &password)
-        .await
-        .map_err(Why::Failed)?;
+    let made = Cluster::start(shell, &password, Shell::make).await;
+    Ok(found(made.map_err(Why::Failed)?, bin, user, &password))
+}
+
+/// A standby of the cluster on `port`, of the same binaries.
+pub(super) async fn standby(
+    port: u16,
+    bin: PathBuf,
+    password: &str,
+    want: &Want,
+) -> Result<Found, Why> {
+    let home = Home::new(password).map_err(Why::Failed)?;
+    let user = home.user.as_ref().map(|user| user.name.clone());
+    let shell = Shell::spawn(&bin, home, &want.arguments()).map_err(Why::Failed)?;
+    let copied = Cluster::start(shell, password, move |shell| shell.copy(port)).await;
+    Ok(found(copied.map_err(Why::Failed)?, bin, user, password))
+}
+
+fn found(cluster: Cluster, bin: PathBuf, user: Option<String>, password: &str) -> Found {
     let port = cluster.port;
-    let url = owner_url("127.0.0.1", port, &password);
+    let url = owner_url("127.0.0.1", port, password);
     let config = url.parse().expect("bug: a URL made here can be read");
-    Ok(Found {
+    Found {
         keeper: Keeper::Cluster(cluster),
         source: Source::Local {
             folder: bin,
@@ -347,17 +375,21 @@ pub(super) async fn start(choice: &Choice, want: &Want) -> Result<Found, Why> {
         },
         config,
         url,
-    })
+    }
 }
 
 impl Cluster {
-    /// Makes the cluster and starts it on a free port; on another if somebody took that one first.
-    async fn start(shell: Shell, password: &str) -> Result<Self, String> {
+    /// Has the shell make the cluster, and starts it on a free port; on another if somebody took that one first.
+    async fn start(
+        shell: Shell,
+        password: &str,
+        make: impl FnOnce(&mut Shell) -> Result<(), String> + Send + 'static,
+    ) -> Result<Self, String> {
         let mut cluster = Self {
             shell: Arc::new(Mutex::new(shell)),
             port: free_port(),
         };
-        cluster.with_shell(Shell::make).await?;
+        cluster.with_shell(make).await?;
         let mut attempt = 1;
         loop {
             cluster.start_again().await?;

@@ -25,6 +25,7 @@ mod local;
 mod named;
 mod probe;
 mod source;
+mod standby;
 
 use std::fmt;
 
@@ -144,30 +145,39 @@ async fn start_one(kind: Kind, choice: &Choice, want: &Want) -> Result<Postgres,
         Kind::Docker => docker::start(choice, want).await?,
         Kind::Local => local::start(choice, want).await?,
     };
-    let facts = found.facts().await?;
-    want.accept(facts.major)?;
+    let server = found.answering().await?;
+    want.accept(server.facts.major)?;
     let differences = match kind {
-        Kind::Url => probe::differences(&found.config, &want.settings).await?,
+        Kind::Url => probe::differences(&server.config, &want.settings).await?,
         Kind::Docker | Kind::Local => Vec::new(),
     };
-    let Found {
-        keeper,
-        source,
-        config,
-        url,
-    } = found;
     Ok(Postgres {
-        keeper,
-        source,
-        config,
-        url,
-        facts,
         differences,
-        passed_over: Vec::new(),
+        ..server
     })
 }
 
 impl Found {
+    /// The server, once it answers.
+    async fn answering(self) -> Result<Postgres, Why> {
+        let facts = self.facts().await?;
+        let Self {
+            keeper,
+            source,
+            config,
+            url,
+        } = self;
+        Ok(Postgres {
+            keeper,
+            source,
+            config,
+            url,
+            facts,
+            differences: Vec::new(),
+            passed_over: Vec::new(),
+        })
+    }
+
     async fn facts(&self) -> Result<Facts, Why> {
         self.keeper.facts(&self.config).await
     }
