@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::config::PoolerMode;
 use crate::status::{BudgetStatus, Holder, OldestHolds, Seconds};
 
 /// A part of acquiring a connection. One deadline runs over all of them.
@@ -191,6 +192,8 @@ pub struct Failure {
     sqlstate: Option<String>,
     /// The other side ended the connection without a word.
     is_lost: bool,
+    /// What to do about it, where no SQLSTATE tells.
+    advice: Option<&'static str>,
     source: Arc<dyn StdError + Send + Sync>,
 }
 
@@ -203,6 +206,7 @@ impl Failure {
         Self {
             sqlstate,
             is_lost: false,
+            advice: None,
             source: source.into().into(),
         }
     }
@@ -214,6 +218,20 @@ impl Failure {
             is_lost: true,
             ..Self::new(None, source)
         }
+    }
+
+    /// The same, with what its owner can do about it.
+    #[must_use]
+    pub fn advising(mut self, advice: &'static str) -> Self {
+        self.advice = Some(advice);
+        self
+    }
+
+    /// What is known of a pooler that is in between and that the configuration does not state, if that is the
+    /// failure.
+    #[must_use]
+    pub fn undeclared_pooler(&self) -> Option<&UndeclaredPooler> {
+        self.source.downcast_ref()
     }
 
     /// The server's SQLSTATE: five characters, such as `53300`.
@@ -267,11 +285,20 @@ impl Failure {
         false
     }
 
-    /// What the owner can do about it, where the SQLSTATE tells.
+    /// What the owner can do about it, where that is known.
     #[must_use]
     pub fn advice(&self) -> Option<&'static str> {
+        self.advice.or_else(|| self.advice_by_code())
+    }
+
+    fn advice_by_code(&self) -> Option<&'static str> {
         let code = self.sqlstate()?;
         Some(match code {
+            "08P01" => {
+                "this is a pooler's word: if it names a startup parameter, take it out of the url or add it to PgBouncer's \
+                 ignore_startup_parameters; if it has no more connections, run the fleet check with its \
+                 max_client_conn stated"
+            }
             "28P01" => "check the user and the password in the url",
             _ if code.starts_with("28") => "check the user in the url and the server's pg_hba.conf",
             "3D000" => "check the database name in the url",
@@ -280,6 +307,41 @@ impl Failure {
             "57P03" => "the server is starting up: try again shortly",
             _ => return None,
         })
+    }
+}
+
+/// A pooler is in between that the configuration does not state.
+///
+/// Nothing was set for the session: behind a transaction pooler, that would have stayed with a backend which serves
+/// a stranger next.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("a pooler is in between, which the configuration does not state")]
+#[non_exhaustive]
+pub struct UndeclaredPooler {
+    /// Its mode, if the driver has found it.
+    pub mode: Option<PoolerMode>,
+}
+
+impl UndeclaredPooler {
+    /// It is there, and that is all that is known.
+    #[must_use]
+    pub fn of_unknown_mode() -> Self {
+        Self { mode: None }
+    }
+
+    /// A pooler that is in this mode.
+    #[must_use]
+    pub fn of_mode(mode: PoolerMode) -> Self {
+        Self { mode: Some(mode) }
+    }
+}
+
+impl From<UndeclaredPooler> for Failure {
+    fn from(found: UndeclaredPooler) -> Self {
+        Self::new(None, found).advising(
+            "state the pooler beside the url that leads to it ([pooler] in TOML, with mode and max_client_conn), or \
+             connect to Postgres directly",
+        )
     }
 }
 

@@ -2,13 +2,14 @@
 
 mod error;
 mod limits;
+mod pooler;
 
 use std::fmt;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::config::{BootSettings, FleetCheck, PoolConfig, Settings, WhenUnavailable};
+use crate::config::{BootSettings, FleetCheck, PoolConfig, PoolerMode, Settings, WhenUnavailable};
 use crate::driver::Driver;
 use crate::error::{AcquireError, Failure};
 use crate::fleet::check::{Sight, Survey, fleet, look};
@@ -89,7 +90,7 @@ impl<D: Driver> Builder<D> {
     pub async fn check(self) -> Result<FleetReport, BootError> {
         let settings = self.config.resolve()?;
         let pool = PartitionedPool::<D>::assemble(&settings, &self.options, None)?;
-        let report = pool.survey(&settings, true).await;
+        let report = pool.survey(&settings, &self.options, true).await;
         pool.close(settings.boot.check_timeout).await;
         report
     }
@@ -115,7 +116,7 @@ impl<D: Driver> Builder<D> {
         let observer = self.observer.as_deref();
         let pool = PartitionedPool::assemble(&settings, &self.options, observer)?;
         let checked = settings.fleet.mode != FleetCheck::Off;
-        let report = pool.survey(&settings, checked).await?;
+        let report = pool.survey(&settings, &self.options, checked).await?;
         if checked {
             judge(&report, settings.fleet.mode)?;
             pool.keep_report(report);
@@ -151,11 +152,17 @@ fn judge(report: &FleetReport, mode: FleetCheck) -> Result<(), BootError> {
 
 impl<D: Driver> PartitionedPool<D> {
     /// Connects every partition once and looks at what is there.
-    async fn survey(&self, settings: &Settings, looking: bool) -> Result<FleetReport, BootError> {
+    async fn survey(
+        &self,
+        settings: &Settings,
+        options: &D::Options,
+        looking: bool,
+    ) -> Result<FleetReport, BootError> {
         let started = Instant::now();
         let mut survey = Survey::default();
         for (index, partition) in self.partitions().enumerate() {
-            let first = first_connection(partition, &settings.boot, looking, started).await?;
+            let first =
+                first_connection(partition, options, &settings.boot, looking, started).await?;
             let sight = match first {
                 First::Connected(connection) => {
                     let service = looking.then_some(settings.service.as_str());
@@ -192,6 +199,7 @@ enum First<D: Driver> {
 
 async fn first_connection<D: Driver>(
     partition: &Partition<D>,
+    options: &D::Options,
     boot: &BootSettings,
     looking: bool,
     started: Instant,
@@ -210,6 +218,9 @@ async fn first_connection<D: Driver>(
             Ok(connection) => return Ok(First::Connected(connection)),
             Err(error) => error,
         };
+        if let Some(found) = error.failure().and_then(Failure::undeclared_pooler) {
+            return Err(pooler::undeclared(partition, options, found, boot.check_timeout).await);
+        }
         let tried = started.elapsed();
         let left = patience.saturating_sub(tried);
         if left.is_zero() || is_final(&error) {
@@ -253,6 +264,14 @@ fn give_up<D: Driver>(
     })
 }
 
+/// What was found of a partition's sessions.
+enum Finding {
+    /// These limits are not in force.
+    NotInForce(Vec<NotInForce>),
+    /// They are no sessions: the pooler is in transaction mode.
+    NoSession,
+}
+
 /// Reads the session limits back, and looks at the server if a service name is given to look with.
 async fn inspect<D: Driver>(
     partition: &Partition<D>,
@@ -260,22 +279,35 @@ async fn inspect<D: Driver>(
     service: Option<&str>,
     limit: Duration,
 ) -> Result<Option<Sight>, BootError> {
+    let settings = partition.settings();
     let looking = async {
-        let missing = limits::not_in_force(&mut connection, partition.settings()).await?;
+        if pooler::is_no_session(partition, &mut connection, limit).await? {
+            return Ok((Finding::NoSession, None));
+        }
+        let (driver, session) = connection.driver_parts();
+        let missing = limits::not_in_force(driver, session, settings).await?;
         let sight = match service {
             Some(service) => Some(look(&mut connection, service).await?),
             None => None,
         };
-        Ok((missing, sight))
+        Ok((Finding::NotInForce(missing), sight))
     };
     let late = || Failure::new(None, format!("no answer within {}", Seconds(limit)));
     let looked = timeout(limit, looking).await;
     match looked.unwrap_or_else(|_elapsed| Err(late())) {
-        Ok((missing, sight)) if missing.is_empty() => Ok(sight),
-        Ok((limits, _)) => Err(BootError::LimitsNotInForce {
+        Ok((Finding::NotInForce(limits), sight)) if limits.is_empty() => Ok(sight),
+        Ok((Finding::NotInForce(limits), _)) => Err(BootError::LimitsNotInForce {
             partition: partition.name().to_owned(),
             endpoint: Box::new(partition.endpoint().clone()),
+            pooler: settings.pooler.as_ref().map(|pooler| pooler.mode),
             limits,
+        }),
+        Ok((Finding::NoSession, _)) => Err(BootError::Pooler {
+            partition: partition.name().to_owned(),
+            endpoint: Box::new(partition.endpoint().clone()),
+            stated: Some(PoolerMode::Session),
+            found: Some(PoolerMode::Transaction),
+            limits: Vec::new(),
         }),
         Err(failure) => Err(BootError::CheckFailed {
             partition: partition.name().to_owned(),

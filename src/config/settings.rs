@@ -3,7 +3,8 @@
 use std::{num::NonZeroU32, time::Duration};
 
 use super::{
-    boot::WhenUnavailable, budget::HandOver, fleet::FleetCheck, partition::Kind, url::DatabaseUrl,
+    boot::WhenUnavailable, budget::HandOver, fleet::FleetCheck, partition::Kind,
+    pooler::PoolerMode, url::DatabaseUrl,
 };
 
 /// Everything that the pool needs to know, checked and complete; made by
@@ -64,6 +65,8 @@ pub struct PartitionSettings {
     pub kind: Kind,
     /// The server: its own, or that of the pool.
     pub url: DatabaseUrl,
+    /// The pooler that `url` leads to, if it does not lead to Postgres itself.
+    pub pooler: Option<PoolerSettings>,
     /// `<service>/<partition>`: at most 63 bytes of printable ASCII.
     pub application_name: String,
     /// The most slots that the partition may hold.
@@ -99,6 +102,29 @@ pub struct PartitionSettings {
     pub validate_after_idle: Option<Duration>,
     /// Whether a connection that comes back is freed of session state before anyone else gets it.
     pub reset_session: bool,
+}
+
+impl PartitionSettings {
+    /// Whether what is set for a session stays there; not so behind a transaction pooler.
+    #[must_use]
+    pub fn has_sessions(&self) -> bool {
+        let mode = self.pooler.as_ref().map(|pooler| pooler.mode);
+        mode != Some(PoolerMode::Transaction)
+    }
+}
+
+/// A pooler between a partition and Postgres, checked and complete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolerSettings {
+    /// When it hands a server connection to somebody else.
+    pub mode: PoolerMode,
+    /// The client connections that it takes, from everybody together.
+    pub max_client_conn: NonZeroU32,
+    /// The server connections for each pair of role and database; always there in session mode, and only there.
+    pub default_pool_size: Option<NonZeroU32>,
+    /// The server connections of a database, if they are limited; only in session mode.
+    pub max_db_connections: Option<NonZeroU32>,
 }
 
 /// The fleet, checked and complete.

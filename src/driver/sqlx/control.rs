@@ -52,6 +52,10 @@ impl Backend {
     pub(super) const SELF: &'static str = "SELECT pid, (extract(epoch FROM backend_start) * 1000000)::bigint \
         FROM pg_stat_get_activity(pg_backend_pid())";
 
+    /// What a session answers with the age of its backend, in microseconds.
+    pub(super) const AGE: &'static str = "SELECT greatest(0, extract(epoch FROM clock_timestamp() - backend_start) * \
+        1000000)::bigint FROM pg_stat_get_activity(pg_backend_pid())";
+
     pub(super) fn read(row: &PgRow) -> Option<Self> {
         Some(Self {
             pid: text(row, 0)?.parse().ok()?,

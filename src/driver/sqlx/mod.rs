@@ -64,7 +64,7 @@ mod transaction;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ::sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
 use ::sqlx::{
@@ -73,10 +73,10 @@ use ::sqlx::{
 use deadpool::managed::{Manager, Metrics, RecycleError, RecycleResult};
 use tokio::sync::OnceCell;
 
-use crate::config::PartitionSettings;
+use crate::config::{PartitionSettings, PoolerMode};
 use crate::driver::{Driver, End, Endpoint, Leash, Readiness, Rows};
-use crate::error::Failure;
-use crate::session::dress;
+use crate::error::{Failure, UndeclaredPooler};
+use crate::session::{dress, redress};
 
 use control::{Backend, Control};
 pub use error::acquire_error;
@@ -124,10 +124,13 @@ pub enum Error {
     /// connection to the same address.
     #[error(
         "queries could not be cancelled: the backend of a connection changes, or another connection with the same \
-        url does not see it. A transaction pooler is in between, or the host stands for several servers: connect to Postgres \
-        directly, or use the pooler's session mode"
+        url does not see it. A transaction pooler is in between, or the host stands for several servers"
     )]
     Strangers,
+    /// A pooler in session mode is in between, which the configuration does not state: the backend of the first
+    /// connection is older than the connection.
+    #[error(transparent)]
+    Pooled(UndeclaredPooler),
     /// A connection that was idle is not usable any more.
     #[error("the connection is lost, or its answers are out of order")]
     Lost,
@@ -140,14 +143,28 @@ pub enum Error {
 /// again to the last to ask, shows itself in two.
 const LOOKS: u32 = 3;
 
+/// How much older than its connection a backend must be to be somebody else's before: what clocks may differ by.
+const OLDER: Duration = Duration::from_secs(1);
+
 impl Sqlx {
     /// Whether the backend is this connection's own, and the control connection sees it. Asked of the first connection.
-    async fn vouch(&self, connection: &mut PgConnection, backend: Backend) -> Result<(), Error> {
+    /// Nothing is set before: it could stay with a backend that serves a stranger next.
+    async fn vouch(&self, connection: &mut PgConnection, began: Instant) -> Result<(), Error> {
+        let first = raw_sql(Backend::SELF).fetch_one(&mut *connection).await?;
+        let backend = Backend::read(&first).ok_or(Error::Nameless)?;
         for _ in 0..LOOKS {
             let now = raw_sql(Backend::SELF).fetch_one(&mut *connection).await?;
             if Backend::read(&now) != Some(backend) || !self.control.sees(backend).await? {
                 return Err(Error::Strangers);
             }
+        }
+        let age = raw_sql(Backend::AGE).fetch_one(&mut *connection).await?;
+        let age = text(&age, 0).and_then(|micros| micros.parse().ok());
+        let age = Duration::from_micros(age.ok_or(Error::Nameless)?);
+        if self.settings.pooler.is_none() && age > began.elapsed() + OLDER {
+            return Err(Error::Pooled(UndeclaredPooler::of_mode(
+                PoolerMode::Session,
+            )));
         }
         Ok(())
     }
@@ -157,17 +174,17 @@ impl Sqlx {
         &self,
         connection: &mut PgConnection,
         version: u32,
+        began: Instant,
     ) -> Result<Backend, Error> {
+        let vouch = async || self.vouch(connection, began).await;
+        self.vouched.get_or_try_init(vouch).await?;
         let sql = format!("{}; {}", dress(&self.settings, version), Backend::SELF);
         let asked = Instant::now();
         let rows = raw_sql(AssertSqlSafe(sql))
             .fetch_all(&mut *connection)
             .await?;
         self.control.answered_in(asked.elapsed());
-        let backend = rows.last().and_then(Backend::read).ok_or(Error::Nameless)?;
-        let vouch = async || self.vouch(connection, backend).await;
-        self.vouched.get_or_try_init(vouch).await?;
-        Ok(backend)
+        rows.last().and_then(Backend::read).ok_or(Error::Nameless)
     }
 }
 
@@ -176,6 +193,7 @@ impl Manager for Sqlx {
     type Error = Error;
 
     async fn create(&self) -> Result<Session, Error> {
+        let began = Instant::now();
         // The first to come opens the control connection beside its own.
         let (opened, ()) = tokio::join!(self.options.connect(), async {
             if !self.vouched.initialized() {
@@ -184,7 +202,7 @@ impl Manager for Sqlx {
         });
         let mut connection = opened?;
         let version = connection.server_version_num().unwrap_or(0);
-        match self.introduce(&mut connection, version).await {
+        match self.introduce(&mut connection, version, began).await {
             Ok(backend) => {
                 let control = Arc::clone(&self.control);
                 Ok(Session::new(connection, backend, control, version))
@@ -213,6 +231,11 @@ impl Driver for Sqlx {
         options: &Options,
         siblings: &[Self],
     ) -> Result<Self, String> {
+        if !settings.has_sessions() {
+            return Err(format!(
+                "leads to a transaction pooler: {TRANSACTION_POOLER}"
+            ));
+        }
         let options = options::parse(settings, options)?;
         let endpoint = options::endpoint(&options);
         let shares = |one: &&Self| {
@@ -248,7 +271,8 @@ impl Driver for Sqlx {
     }
 
     fn can_dress(&self, other: &Self) -> bool {
-        self.settings.url == other.settings.url
+        let (own, others) = (&self.settings, &other.settings);
+        own.url == others.url && own.pooler == others.pooler
     }
 
     #[inline]
@@ -275,7 +299,7 @@ impl Driver for Sqlx {
     }
 
     async fn reset(&self, session: &mut Session) -> Readiness {
-        settle::reset(session, &dress(&self.settings, session.version())).await
+        settle::reset(session, redress(&self.settings, session.version())).await
     }
 
     async fn close(&self, session: Session) -> End {
@@ -300,10 +324,19 @@ impl Driver for Sqlx {
             }
             Error::Sqlx(::sqlx::Error::Io(error)) => Failure::new(None, error),
             Error::Sqlx(error) => Failure::new(None, error),
+            Error::Pooled(found) => found.into(),
+            Error::Strangers => Failure::new(None, Error::Strangers).advising(NO_STRANGERS),
             other => Failure::new(None, other),
         }
     }
 }
+
+const NO_STRANGERS: &str = "connect to Postgres directly; or use the pooler's session mode, and state it beside the \
+    url: [pooler] in TOML, with mode = \"session\". The driver on tokio-postgres goes with transaction mode, too";
+
+const TRANSACTION_POOLER: &str = "with sqlx, queries could not be cancelled there, because the pid of a backend may \
+    be a stranger's in the next moment. Connect to Postgres directly, use the pooler's session mode, or use the driver on \
+    tokio-postgres, whose cancel requests go with a key that a pooler understands";
 
 /// The name of the service, which is the first part of that of each of its sessions.
 fn service(settings: &PartitionSettings) -> &str {

@@ -109,7 +109,12 @@ pub(super) fn parse(
         Some(change) => change(parsed),
         None => parsed,
     };
-    Ok(changed.application_name(&settings.application_name))
+    let named = changed.application_name(&settings.application_name);
+    Ok(match settings.pooler {
+        // Poolers refuse it. Without it, Postgres 12 and later write floats as exactly.
+        Some(_) => named.extra_float_digits(None),
+        None => named,
+    })
 }
 
 fn is_known(parameter: &str) -> bool {

@@ -21,6 +21,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
+use crate::error::UndeclaredPooler;
+
 use super::watch::{Tap, Watch, Watched, Wire};
 
 /// An open connection, with what is known of it.
@@ -65,6 +67,8 @@ pub(super) enum Failed {
     Driver(#[from] Error),
     #[error(transparent)]
     Io(#[from] io::Error),
+    #[error(transparent)]
+    Pooled(UndeclaredPooler),
 }
 
 fn is_unix(host: &Host) -> bool {

@@ -21,8 +21,8 @@ use tokio::task::JoinHandle;
 
 use crate::config::PartitionSettings;
 use crate::driver::{Driver, End, Endpoint, Leash, Readiness, Rows};
-use crate::error::Failure;
-use crate::session::{dress, version_num};
+use crate::error::{Failure, UndeclaredPooler};
+use crate::session::{dress, dress_if, redress, version_num};
 
 use connect::Failed;
 pub use session::Session;
@@ -81,6 +81,23 @@ impl Connect for Landed {
     }
 }
 
+impl TokioPostgres {
+    /// Puts the limits in force, in one round trip; unless a pooler is in between that is not stated, whose backends
+    /// may serve strangers next.
+    async fn dress(&self, session: &mut Session) -> Result<(), Error> {
+        let version = session.version();
+        let dress = match (&self.settings.pooler, session.watch().key_pid()) {
+            (None, Some(pid)) => dress_if(&self.settings, version, pid),
+            _ => dress(&self.settings, version),
+        };
+        let messages = session.client().simple_query(&dress).await?;
+        match session.know_backend(&messages) {
+            true => Ok(()),
+            false => Err(Failed::Pooled(UndeclaredPooler::of_unknown_mode()).into()),
+        }
+    }
+}
+
 impl Manager for TokioPostgres {
     type Type = Session;
     type Error = Error;
@@ -95,16 +112,12 @@ impl Manager for TokioPostgres {
         self.manager.detach(&mut wrapper);
         let version = version_num(&opened.server_version);
         let mut session = Session::new(wrapper, opened.watch, opened.task, opened.route, version);
-        let dress = dress(&self.settings, version);
-        match session.client().simple_query(&dress).await {
-            Ok(messages) => {
-                session.know_backend(&messages);
-                Ok(session)
-            }
+        match self.dress(&mut session).await {
+            Ok(()) => Ok(session),
             Err(error) => {
                 // It counts until its backend is gone.
                 session.close().await;
-                Err(error.into())
+                Err(error)
             }
         }
     }
@@ -140,7 +153,8 @@ impl Driver for TokioPostgres {
     }
 
     fn can_dress(&self, other: &Self) -> bool {
-        url::same_but_for_the_dress(&self.config, &other.config)
+        self.settings.pooler == other.settings.pooler
+            && url::same_but_for_the_dress(&self.config, &other.config)
     }
 
     #[inline]
@@ -167,7 +181,7 @@ impl Driver for TokioPostgres {
     }
 
     async fn reset(&self, session: &mut Session) -> Readiness {
-        settle::reset(session, &dress(&self.settings, session.version())).await
+        settle::reset(session, &redress(&self.settings, session.version())).await
     }
 
     async fn close(&self, session: Session) -> End {
@@ -190,13 +204,14 @@ impl Driver for TokioPostgres {
     fn failure(error: Error) -> Failure {
         let sqlstate = match &error.0 {
             Failed::Driver(error) => error.code().map(|code| code.code().to_owned()),
-            Failed::Io(_) => None,
+            Failed::Io(_) | Failed::Pooled(_) => None,
         };
         match error.0 {
             // It has no cause that could be recognised later.
             Failed::Driver(error) if error.is_closed() => Failure::lost(error),
             Failed::Driver(error) => Failure::new(sqlstate, error),
             Failed::Io(error) => Failure::new(sqlstate, error),
+            Failed::Pooled(found) => found.into(),
         }
     }
 }
