@@ -1,6 +1,6 @@
 //! What a server says of itself, by SQL that needs no right beyond LOGIN.
 
-use crate::config::{BudgetSettings, PartitionSettings, Settings};
+use crate::config::{BudgetSettings, PartitionSettings, PoolerSettings, Settings};
 use crate::driver::{Driver, Endpoint, Rows};
 use crate::error::Failure;
 use crate::pool::Connection;
@@ -9,6 +9,7 @@ use super::capacity::{
     Database, Demand, ExternalDemand, Fleet, Limits, OpenSessions, Role, Server, ServerLimits,
     SharedBudget,
 };
+use super::pooler::PoolerLimits;
 
 /// Limits of the server, of our role and of our database; one row.
 const LIMITS: &str = "\
@@ -126,15 +127,43 @@ impl Survey {
         if is_shared(budget) {
             demand = demand.sharing(&budget.name, settings.reserved);
         }
+        let mut demands = vec![demand];
+        if beside > 0 {
+            let (user, database) = (&endpoint.user, &endpoint.database);
+            demands.push(Demand::control(beside, user, database));
+        }
+        if let Some(pooler) = &settings.pooler {
+            self.pooler(endpoint, pooler)
+                .demands
+                .extend(demands.iter().cloned());
+        }
+        if !settings.has_sessions() {
+            return;
+        }
         let server = match sight {
             Ok(sight) => self.known(&endpoint.hosts, sight),
             Err(said) => self.full(&endpoint.hosts, said),
         };
-        server.demands.push(demand);
-        if beside > 0 {
-            let (user, database) = (&endpoint.user, &endpoint.database);
-            server.demands.push(Demand::control(beside, user, database));
+        server.demands.extend(demands);
+    }
+
+    /// The pooler that the endpoint leads to.
+    fn pooler(&mut self, endpoint: &Endpoint, stated: &PoolerSettings) -> &mut Server {
+        let label = format!("pooler {}", endpoint.hosts);
+        let is_same =
+            |(known, server): &(Option<Identity>, Server)| known.is_none() && server.label == label;
+        let at = self.servers.iter().position(is_same);
+        let server = match at {
+            Some(at) => &mut self.servers[at].1,
+            None => {
+                let limits = Limits::Pooler(PoolerLimits::new(stated.max_client_conn.get()));
+                self.insert(None, Server::new(label, limits))
+            }
+        };
+        if let Limits::Pooler(limits) = &mut server.limits {
+            limits.take_in(stated, &endpoint.user, &endpoint.database);
         }
+        server
     }
 
     fn known(&mut self, label: &str, sight: Sight) -> &mut Server {

@@ -9,6 +9,7 @@
 
 mod capacity;
 pub(crate) mod check;
+mod pooler;
 mod report;
 mod shrink;
 mod text;
@@ -20,6 +21,7 @@ pub use capacity::{
     Database, Demand, DemandKind, ExternalDemand, Fleet, Limits, OpenSessions, Role, Server,
     ServerLimits, Share, SharedBudget, assess,
 };
+pub use pooler::{PoolSize, PoolerLimits};
 pub use report::{
     BudgetPart, Constraint, FleetReport, Part, PartitionShare, PartitionSize, RoleGrant, Scope,
     ServerReport, ServerState, Term, Verdict, Warning,

@@ -201,6 +201,8 @@ pub enum ServerState {
         /// The connections that the fleet needs there.
         needed: u64,
     },
+    /// It is a pooler before a server. Its limits are those that were stated.
+    Pooler,
 }
 
 /// What a server grants to one role.
@@ -230,6 +232,27 @@ pub enum Scope {
         /// The database.
         name: String,
     },
+    /// All client connections to a pooler.
+    Pooler,
+    /// Those of one role in one database, each of which needs a server connection of a pooler.
+    Pool {
+        /// The role.
+        role: String,
+        /// The database.
+        database: String,
+    },
+    /// Those to one database, each of which needs a server connection of a pooler.
+    PoolerDatabase {
+        /// The database.
+        name: String,
+    },
+}
+
+impl Scope {
+    /// Whether it is about all connections, so that those of everyone else count.
+    pub(super) fn is_total(&self) -> bool {
+        matches!(self, Self::Server | Self::Pooler)
+    }
 }
 
 /// Whether a constraint is kept.
@@ -401,11 +424,7 @@ impl Constraint {
         granted_terms: Vec<Term>,
         per_replica: Vec<Part>,
     ) -> Self {
-        let reserve = if scope == Scope::Server {
-            fleet.reserve
-        } else {
-            0
-        };
+        let reserve = if scope.is_total() { fleet.reserve } else { 0 };
         let mut constraint = Self {
             server,
             scope,

@@ -188,6 +188,7 @@ impl Display for ServerState {
                 let (major, minor) = (version_num / 10_000, version_num % 10_000);
                 write!(f, "Postgres {major}.{minor}{standby}")
             }
+            Self::Pooler => write!(f, "its limits as they were stated"),
             Self::Full { needed, .. } => write!(f, "full; the fleet needs {needed} there"),
         }
     }
@@ -288,7 +289,7 @@ impl Constraint {
         let limit = self.granted_terms.first();
         let limit = limit.map_or_else(String::new, |t| format!("{} {}", t.name, t.amount));
         match self.scope {
-            Scope::Server => limit,
+            Scope::Server | Scope::Pooler => limit,
             _ => format!("{limit} of {}", self.scope),
         }
     }
@@ -308,9 +309,9 @@ impl Constraint {
     }
 
     fn needed_text(&self) -> String {
-        let reserve = match self.scope {
-            Scope::Server => format!(" + {} reserve", self.reserve),
-            _ => String::new(),
+        let reserve = match self.scope.is_total() {
+            true => format!(" + {} reserve", self.reserve),
+            false => String::new(),
         };
         format!(
             "({} + {} surge) x ({}){reserve}",
@@ -357,6 +358,9 @@ impl Display for Scope {
             Self::Server => write!(f, "server"),
             Self::Role { name } => write!(f, "role {name}"),
             Self::Database { name } => write!(f, "database {name}"),
+            Self::Pooler => write!(f, "pooler"),
+            Self::Pool { role, database } => write!(f, "pool of role {role} in {database}"),
+            Self::PoolerDatabase { name } => write!(f, "pools of database {name}"),
         }
     }
 }

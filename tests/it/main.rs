@@ -29,6 +29,7 @@ mod only_sqlx;
 mod ordinary_path;
 mod plan_agreement;
 mod plan_reference;
+mod pooled;
 mod postgres_source;
 mod resetting;
 mod sharing;
