@@ -42,15 +42,28 @@ async fn mode<D: Driver>(
             // It waits for a backend, while `one` has had its own back: nothing more can be learnt.
             return Ok(of_backends(&before, None));
         };
-        let after = backend(driver, one).await;
+        let looked = while_held(driver, one, before, held).await;
         driver.query(other, "ROLLBACK").await?;
-        let [first, second] = before;
-        let found = of_backends(&[first, second, after?], Some(held?));
-        if found == PoolerMode::Transaction {
-            return Ok(found);
+        if looked? == PoolerMode::Transaction {
+            return Ok(PoolerMode::Transaction);
         }
     }
     Ok(PoolerMode::Session)
+}
+
+/// Looks again while the other connection holds its backend. If that is ours, ours is not to be had.
+async fn while_held<D: Driver>(
+    driver: &D,
+    one: &mut D::Type,
+    [first, second]: [Backend; 2],
+    held: Result<Backend, Failure>,
+) -> Result<PoolerMode, Failure> {
+    let held = held?;
+    if [&first, &second].contains(&&held) {
+        return Ok(PoolerMode::Transaction);
+    }
+    let after = backend(driver, one).await?;
+    Ok(of_backends(&[first, second, after], Some(held)))
 }
 
 /// A backend, as the server names it.

@@ -34,6 +34,9 @@ const LAST_WORD_BOUND: Duration = Duration::from_millis(250);
 const FIRST_PAUSE: Duration = Duration::from_micros(200);
 const LAST_PAUSE: Duration = Duration::from_millis(50);
 
+/// How much older than its connection a backend must be to have been somebody else's: what clocks may differ by.
+const OLDER: Duration = Duration::from_secs(1);
+
 /// The server gives up on a client that vanished as it does for other sessions, and nobody's settings make it slow.
 const DRESS: &str = "SELECT set_config('statement_timeout', '1000', false), \
     set_config('client_min_messages', 'error', false), set_config('tcp_keepalives_idle', '10', false), \
@@ -52,8 +55,8 @@ impl Backend {
     pub(super) const SELF: &'static str = "SELECT pid, (extract(epoch FROM backend_start) * 1000000)::bigint \
         FROM pg_stat_get_activity(pg_backend_pid())";
 
-    /// What a session answers with the age of its backend, in microseconds.
-    pub(super) const AGE: &'static str = "SELECT greatest(0, extract(epoch FROM clock_timestamp() - backend_start) * \
+    /// The age of a session's backend, in microseconds.
+    const AGE: &'static str = "SELECT greatest(0, extract(epoch FROM clock_timestamp() - backend_start) * \
         1000000)::bigint FROM pg_stat_get_activity(pg_backend_pid())";
 
     pub(super) fn read(row: &PgRow) -> Option<Self> {
@@ -61,6 +64,16 @@ impl Backend {
             pid: text(row, 0)?.parse().ok()?,
             started: text(row, 1)?.parse().ok()?,
         })
+    }
+
+    /// Whether the backend of a connection is older than the connection, which was begun then.
+    pub(super) async fn is_older(
+        connection: &mut PgConnection,
+        began: Instant,
+    ) -> Result<bool, Error> {
+        let row = raw_sql(Self::AGE).fetch_one(connection).await?;
+        let age = text(&row, 0).and_then(|micros| micros.parse().ok());
+        Ok(age.is_some_and(|micros| Duration::from_micros(micros) > began.elapsed() + OLDER))
     }
 
     /// Selects `what` for each backend that is this one: one row, or none if it is gone.
@@ -76,6 +89,8 @@ impl Backend {
 /// What the partitions of one server and role share.
 pub(super) struct Control {
     options: PgConnectOptions,
+    /// A pooler is in between: a backend that is let go lives on, and serves somebody else.
+    is_pooled: bool,
     line: Mutex<Option<PgConnection>>,
     /// How often a connection was found lost that nobody had ended.
     losses: AtomicU64,
@@ -83,6 +98,10 @@ pub(super) struct Control {
     round_trip: AtomicU64,
     /// The pool is closed: what is opened from now on is not kept.
     retired: AtomicBool,
+    /// Its backend is known to be its own: settings stay there.
+    trusted: AtomicBool,
+    /// Its backend was older than the connection when that was opened.
+    second_hand: AtomicBool,
     lifeline: Lifeline,
 }
 
@@ -124,8 +143,9 @@ impl Drop for Knife {
 
 impl Control {
     /// Connects to nothing yet.
-    pub(super) fn new(options: PgConnectOptions, service: &str) -> Self {
+    pub(super) fn new(options: PgConnectOptions, service: &str, is_pooled: bool) -> Self {
         Self {
+            is_pooled,
             options: options
                 .application_name(&name(service))
                 .disable_statement_logging(),
@@ -133,6 +153,8 @@ impl Control {
             losses: AtomicU64::new(0),
             round_trip: AtomicU64::new(u64::MAX),
             retired: AtomicBool::new(false),
+            trusted: AtomicBool::new(false),
+            second_hand: AtomicBool::new(false),
             lifeline: Lifeline::new(),
         }
     }
@@ -194,9 +216,25 @@ impl Control {
     }
 
     async fn connect(&self) -> Result<PgConnection, Error> {
+        let began = Instant::now();
         let mut connection = self.options.connect().await?;
-        raw_sql(DRESS).execute(&mut connection).await?;
+        if self.trusted.load(Ordering::Acquire) {
+            raw_sql(DRESS).execute(&mut connection).await?;
+        } else if Backend::is_older(&mut connection, began).await? {
+            self.second_hand.store(true, Ordering::Release);
+        }
         Ok(connection)
+    }
+
+    /// From here on its settings stay with its backend, and nobody else is served by it.
+    pub(super) async fn trust(&self) -> Result<(), Error> {
+        self.trusted.store(true, Ordering::Release);
+        self.ask(DRESS).await.map(drop)
+    }
+
+    /// Whether its backend was older than the connection when that was opened: then it was somebody else's before.
+    pub(super) fn is_second_hand(&self) -> bool {
+        self.second_hand.load(Ordering::Acquire)
     }
 
     /// Closes the connection, and keeps none from now on.
@@ -209,6 +247,10 @@ impl Control {
             }
         };
         let _ = timeout(LAST_WORD_BOUND, closing).await;
+    }
+
+    pub(super) fn is_pooled(&self) -> bool {
+        self.is_pooled
     }
 
     /// A connection was found lost that nobody had ended: others may be lost, too.

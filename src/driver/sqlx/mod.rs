@@ -64,7 +64,7 @@ mod transaction;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ::sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
 use ::sqlx::{
@@ -143,9 +143,6 @@ pub enum Error {
 /// again to the last to ask, shows itself in two.
 const LOOKS: u32 = 3;
 
-/// How much older than its connection a backend must be to be somebody else's before: what clocks may differ by.
-const OLDER: Duration = Duration::from_secs(1);
-
 impl Sqlx {
     /// Whether the backend is this connection's own, and the control connection sees it. Asked of the first connection.
     /// Nothing is set before: it could stay with a backend that serves a stranger next.
@@ -158,15 +155,13 @@ impl Sqlx {
                 return Err(Error::Strangers);
             }
         }
-        let age = raw_sql(Backend::AGE).fetch_one(&mut *connection).await?;
-        let age = text(&age, 0).and_then(|micros| micros.parse().ok());
-        let age = Duration::from_micros(age.ok_or(Error::Nameless)?);
-        if self.settings.pooler.is_none() && age > began.elapsed() + OLDER {
-            return Err(Error::Pooled(UndeclaredPooler::of_mode(
-                PoolerMode::Session,
-            )));
+        let second_hand =
+            Backend::is_older(connection, began).await? || self.control.is_second_hand();
+        if self.settings.pooler.is_none() && second_hand {
+            let found = UndeclaredPooler::of_mode(PoolerMode::Session);
+            return Err(Error::Pooled(found));
         }
-        Ok(())
+        Ok(self.control.trust().await?)
     }
 
     /// Puts the limits in force and asks who it is: one round trip.
@@ -244,7 +239,10 @@ impl Driver for Sqlx {
         let shared = siblings.iter().find(shares);
         let control = match shared {
             Some(sibling) => Arc::clone(&sibling.control),
-            None => Arc::new(Control::new(options.clone(), service(settings))),
+            None => {
+                let is_pooled = settings.pooler.is_some();
+                Arc::new(Control::new(options.clone(), service(settings), is_pooled))
+            }
         };
         Ok(Self {
             owns_control: shared.is_none(),

@@ -38,6 +38,8 @@ wait "$pooler"
 
 /// Somebody may take the free port before the pooler does; three times in a row is no accident.
 const ATTEMPTS: usize = 3;
+/// What is shown of its log when a test fails.
+const LAST_LINES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A running PgBouncer. Dropping it ends it.
@@ -183,6 +185,12 @@ fn program() -> Option<PathBuf> {
 /// The end of its input is the order to end.
 impl Drop for PgBouncer {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<_> = log.lines().collect();
+            let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
+            eprintln!("the end of PgBouncer's log:\n{}", last.join("\n"));
+        }
         drop(self.keeper.stdin.take());
         drop(self.keeper.wait());
     }
