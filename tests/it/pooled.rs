@@ -51,13 +51,18 @@ fn config(tenant: &Tenant, url: String, fleet: FleetConfig) -> PoolConfig {
 
 /// The statements that start every session of the tenant with the limits.
 async fn start_sessions_with_the_limits(tenant: &Tenant) {
-    let name = &tenant.name;
-    for setting in [
+    let idle = "idle_in_transaction_session_timeout = '5s'";
+    let settings = [
         "statement_timeout = '700ms'",
         "lock_timeout = '600ms'",
-        "idle_in_transaction_session_timeout = '5s'",
-    ] {
-        let sql = format!("ALTER ROLE {name} SET {setting}");
+        idle,
+    ];
+    start_sessions_with(tenant, &settings).await;
+}
+
+async fn start_sessions_with(tenant: &Tenant, settings: &[&str]) {
+    for setting in settings {
+        let sql = format!("ALTER ROLE {} SET {setting}", tenant.name);
         tenant.sql(&sql).await;
     }
 }
@@ -382,41 +387,66 @@ async fn a_startup_parameter_that_the_pooler_refuses_is_told_with_what_to_do() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_who_leave_behind_a_session_pooler_hand_on_clean_connections_and_kill_nobody() {
-    on_each_version(async |tenant| leavings::<TokioPostgres>(tenant, SESSION).await).await;
+    on_each_version(async |tenant| leave_at_random::<TokioPostgres>(tenant).await).await;
 }
 
+/// One after the other: in a storm of cancels, a PgBouncer before 1.21 may end itself ("server in bad state: 11").
 #[tokio::test(flavor = "multi_thread")]
-async fn callers_who_leave_behind_a_transaction_pooler_hand_on_clean_connections_and_kill_nobody() {
-    on_each_version(async |tenant| leavings::<TokioPostgres>(tenant, TRANSACTION).await).await;
+async fn a_caller_who_leaves_behind_a_transaction_pooler_is_cancelled_and_the_next_is_not() {
+    on_each_version(async |tenant| {
+        start_sessions_with(
+            tenant,
+            &["statement_timeout = '200s'", "lock_timeout = '600ms'"],
+        )
+        .await;
+        let Some(pooler) = PgBouncer::start(tenant, TRANSACTION, &[]).await else {
+            return;
+        };
+        let config = PoolConfig::new(&tenant.name, pooler.url(tenant), unchecked())
+            .pooler(PoolerConfig::transaction(CLIENTS))
+            .transactional(patient(small(1)))
+            .analytical(patient(PartitionConfig::analytical(1)));
+        let pool = Pool::connect(config).await.unwrap();
+        let found = Found::default();
+        for begin in ["", "BEGIN; "].repeat(5) {
+            let mut held = pool.transactional().acquire_by(LONG).await.unwrap();
+            let slow = format!("{begin}SELECT pg_sleep(60)");
+            tokio::select! {
+                said = held.say(&slow) => panic!("it ended: {said:?}"),
+                () = tenant.until_running(&slow) => {}
+            }
+            drop(held);
+            let mut next = pool.transactional().acquire_by(LONG).await.unwrap();
+            found.look_at(&mut *next).await;
+        }
+        assert_eq!(found.counts(), (0, 0, 0), "dirty, busy, killed");
+        assert_eq!(*found.failures(), Vec::<String>::new());
+        tenant.until_idle().await;
+    })
+    .await;
 }
 
-const LEAVINGS: u32 = 400;
+const LEAVINGS: u32 = 200;
 const CALLERS: u32 = 8;
 
-async fn leavings<D: Tested<Client: Worker + Send>>(tenant: &Tenant, mode: &'static str) {
+/// Long enough that nothing but a cancel ends a statement.
+fn patient(partition: PartitionConfig) -> PartitionConfig {
+    alike(partition)
+        .statement_timeout(LONG * 10)
+        .idle_in_transaction_session_timeout(Limit::Off)
+}
+
+async fn leave_at_random<D: Tested<Client: Worker + Send>>(tenant: &Tenant) {
     let table = "CREATE TABLE {0}.told (t text); ALTER TABLE {0}.told OWNER TO {0}";
     tenant.sql(&table.replace("{0}", &tenant.name)).await;
-    for setting in ["statement_timeout = '200s'", "lock_timeout = '600ms'"] {
-        tenant
-            .sql(&format!("ALTER ROLE {} SET {setting}", tenant.name))
-            .await;
-    }
-    let Some(pooler) = PgBouncer::start(tenant, mode, &[]).await else {
+    let Some(pooler) = PgBouncer::start(tenant, SESSION, &[]).await else {
         return;
     };
-    let stated = match mode {
-        SESSION => PoolerConfig::session(CLIENTS, 20),
-        _ => PoolerConfig::transaction(CLIENTS),
-    };
-    let slow = |partition: PartitionConfig| {
-        alike(partition)
-            .statement_timeout(LONG * 10)
-            .idle_in_transaction_session_timeout(Limit::Off)
-    };
+    let transactional = patient(small(4)).max_waiters(64);
     let config = PoolConfig::new(&tenant.name, pooler.url(tenant), unchecked())
-        .pooler(stated)
-        .transactional(slow(small(4)).max_waiters(64).acquire_timeout(LONG * 3))
-        .analytical(slow(PartitionConfig::analytical(1)));
+        .pooler(PoolerConfig::session(CLIENTS, 20))
+        .transactional(transactional.acquire_timeout(LONG * 3))
+        .analytical(patient(PartitionConfig::analytical(1)));
     let pool = PartitionedPool::<D>::connect(config).await.unwrap();
     let found = Arc::new(Found::default());
     let mut callers = JoinSet::new();
@@ -427,8 +457,8 @@ async fn leavings<D: Tested<Client: Worker + Send>>(tenant: &Tenant, mode: &'sta
                 let mut held = checkout.acquire().await.unwrap();
                 found.look_at(&mut *held).await;
                 let until = Duration::from_micros(fastrand::u64(0..4_000));
-                let work = leave_behind(mode);
-                drop(tokio::time::timeout(until, held.perform(work, 20.0)).await);
+                let work = held.perform(Work::at_random(), 20.0);
+                drop(tokio::time::timeout(until, work).await);
             }
         });
     }
@@ -439,15 +469,6 @@ async fn leavings<D: Tested<Client: Worker + Send>>(tenant: &Tenant, mode: &'sta
     assert_eq!(found.counts(), (0, 0, 0), "dirty, busy, killed");
     assert_eq!(*found.failures(), Vec::<String>::new());
     tenant.until_idle().await;
-}
-
-/// A kind of work by chance. What prepares a statement by name cannot be done behind a transaction pooler.
-fn leave_behind(mode: &str) -> Work {
-    let by_text = [Work::Slow, Work::RawBegin];
-    match mode {
-        TRANSACTION => by_text[fastrand::usize(0..by_text.len())],
-        _ => Work::at_random(),
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -487,7 +508,7 @@ mod on_sqlx {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn callers_who_leave_behind_a_session_pooler_hand_on_clean_connections_and_kill_nobody() {
-        on_each_version(async |tenant| leavings::<Sqlx>(tenant, SESSION).await).await;
+        on_each_version(async |tenant| leave_at_random::<Sqlx>(tenant).await).await;
     }
 
     #[tokio::test(flavor = "multi_thread")]
