@@ -189,12 +189,20 @@ impl StdError for Rejection {}
 /// [`source`](StdError::source) is the driver's own error; downcast it for more.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    sqlstate: Option<String>,
-    /// The other side ended the connection without a word.
-    is_lost: bool,
-    /// What to do about it, where no SQLSTATE tells.
-    advice: Option<&'static str>,
+    /// Boxed, since it is a part of every error.
+    sqlstate: Option<Box<str>>,
+    known: Known,
     source: Arc<dyn StdError + Send + Sync>,
+}
+
+/// What is known of a failure that has no SQLSTATE.
+#[derive(Clone, Copy, Debug)]
+enum Known {
+    Nothing,
+    /// The other side ended the connection without a word.
+    Lost,
+    /// What to do about it.
+    Advice(&'static str),
 }
 
 impl Failure {
@@ -204,9 +212,8 @@ impl Failure {
         source: impl Into<Box<dyn StdError + Send + Sync>>,
     ) -> Self {
         Self {
-            sqlstate,
-            is_lost: false,
-            advice: None,
+            sqlstate: sqlstate.map(String::into_boxed_str),
+            known: Known::Nothing,
             source: source.into().into(),
         }
     }
@@ -215,7 +222,7 @@ impl Failure {
     /// [can pass](Self::is_transient).
     pub fn lost(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self {
-            is_lost: true,
+            known: Known::Lost,
             ..Self::new(None, source)
         }
     }
@@ -223,7 +230,7 @@ impl Failure {
     /// The same, with what its owner can do about it.
     #[must_use]
     pub fn advising(mut self, advice: &'static str) -> Self {
-        self.advice = Some(advice);
+        self.known = Known::Advice(advice);
         self
     }
 
@@ -270,7 +277,7 @@ impl Failure {
                 let class = code.get(..2).unwrap_or_default();
                 matches!(class, "08" | "53" | "58") || self.is_server_restarting()
             }
-            None => self.is_lost || self.is_of_the_network(),
+            None => matches!(self.known, Known::Lost) || self.is_of_the_network(),
         }
     }
 
@@ -288,7 +295,10 @@ impl Failure {
     /// What the owner can do about it, where that is known.
     #[must_use]
     pub fn advice(&self) -> Option<&'static str> {
-        self.advice.or_else(|| self.advice_by_code())
+        match self.known {
+            Known::Advice(advice) => Some(advice),
+            Known::Nothing | Known::Lost => self.advice_by_code(),
+        }
     }
 
     fn advice_by_code(&self) -> Option<&'static str> {
