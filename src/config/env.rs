@@ -415,7 +415,7 @@ fn set_one<T: Named>(
 ) -> (String, Result<(), LeafError>) {
     let item = &mut list[index];
     let path = item.path(index);
-    match pooler_key::<T>(key).zip(item.pooler()) {
+    match pooler_key::<T>(key).and_then(|key| Some((key, item.pooler()?))) {
         Some((key, pooler)) => (format!("{path}.{POOLER}.{key}"), pooler.set(key, value)),
         None => (format!("{path}.{key}"), item.set(key, value)),
     }

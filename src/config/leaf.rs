@@ -20,7 +20,7 @@ pub(super) trait Overlay: for<'de> Deserialize<'de> {
     /// Takes over each field that `over` states.
     fn overlay(&mut self, over: Self);
 
-    /// The pooler that is stated within this part, as the table [`POOLER`].
+    /// The pooler within this part, as the table [`POOLER`]; from here on it counts as stated.
     fn pooler(&mut self) -> Option<&mut PoolerConfig> {
         None
     }

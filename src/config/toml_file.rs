@@ -142,7 +142,9 @@ impl<'a> Reader<'a> {
     fn field<T: Overlay>(&mut self, target: &mut T, path: &str, (key, value): Entry<'_, '_>) {
         let at = key.span().start;
         let field = format!("{path}{}", printable(key.get_ref()));
-        if let (POOLER, Some(pooler)) = (key.get_ref().as_ref(), target.pooler()) {
+        if key.get_ref() == POOLER
+            && let Some(pooler) = target.pooler()
+        {
             self.origins.note(field.clone(), self.place(at));
             for entry in self.expect_table(&field, value).into_iter().flatten() {
                 self.field(pooler, &format!("{field}."), entry);
