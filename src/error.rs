@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::config::PoolerMode;
 use crate::status::{BudgetStatus, Holder, OldestHolds, Seconds};
 
 /// A part of acquiring a connection. One deadline runs over all of them.
@@ -208,12 +209,22 @@ impl StdError for Rejection {}
 /// [`source`](StdError::source) is the driver's own error; downcast it for more.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    sqlstate: Option<String>,
-    /// The other side ended the connection without a word.
-    is_lost: bool,
+    /// Boxed, since it is a part of every error.
+    sqlstate: Option<Box<str>>,
+    known: Known,
     /// The part of opening a connection that has failed, if it was one of its own.
     phase: Option<Phase>,
     source: Arc<dyn StdError + Send + Sync>,
+}
+
+/// What is known of a failure that has no SQLSTATE.
+#[derive(Clone, Copy, Debug)]
+enum Known {
+    Nothing,
+    /// The other side ended the connection without a word.
+    Lost,
+    /// What to do about it.
+    Advice(&'static str),
 }
 
 impl Failure {
@@ -223,8 +234,8 @@ impl Failure {
         source: impl Into<Box<dyn StdError + Send + Sync>>,
     ) -> Self {
         Self {
-            sqlstate,
-            is_lost: false,
+            sqlstate: sqlstate.map(String::into_boxed_str),
+            known: Known::Nothing,
             phase: None,
             source: source.into().into(),
         }
@@ -234,7 +245,7 @@ impl Failure {
     /// [can pass](Self::is_transient).
     pub fn lost(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self {
-            is_lost: true,
+            known: Known::Lost,
             ..Self::new(None, source)
         }
     }
@@ -251,6 +262,20 @@ impl Failure {
     pub fn phase(&self) -> Option<Phase> {
         let of_password = || self.password_provider().map(|_| Phase::Password);
         self.phase.or_else(of_password)
+    }
+
+    /// The same, with what its owner can do about it.
+    #[must_use]
+    pub fn advising(mut self, advice: &'static str) -> Self {
+        self.known = Known::Advice(advice);
+        self
+    }
+
+    /// What is known of a pooler that is in between and that the configuration does not state, if that is the
+    /// failure.
+    #[must_use]
+    pub fn undeclared_pooler(&self) -> Option<&UndeclaredPooler> {
+        self.source.downcast_ref()
     }
 
     /// The server's SQLSTATE: five characters, such as `53300`.
@@ -289,7 +314,7 @@ impl Failure {
                 let class = code.get(..2).unwrap_or_default();
                 matches!(class, "08" | "53" | "58") || self.is_server_restarting()
             }
-            None => self.is_lost || self.is_of_the_network(),
+            None => matches!(self.known, Known::Lost) || self.is_of_the_network(),
         }
     }
 
@@ -311,11 +336,23 @@ impl Failure {
         std::iter::successors(StdError::source(self), |error| StdError::source(*error))
     }
 
-    /// What the owner can do about it, where the SQLSTATE tells.
+    /// What the owner can do about it, where that is known.
     #[must_use]
     pub fn advice(&self) -> Option<&'static str> {
+        match self.known {
+            Known::Advice(advice) => Some(advice),
+            Known::Nothing | Known::Lost => self.advice_by_code(),
+        }
+    }
+
+    fn advice_by_code(&self) -> Option<&'static str> {
         let code = self.sqlstate()?;
         Some(match code {
+            "08P01" => {
+                "this is a pooler's word: if it names a startup parameter, take it out of the url or add it to PgBouncer's \
+                 ignore_startup_parameters; if it has no more connections, run the fleet check with its \
+                 max_client_conn stated"
+            }
             "28P01" => "check the user in the url, and the password there or of its provider",
             _ if code.starts_with("28") => "check the user in the url and the server's pg_hba.conf",
             "3D000" => "check the database name in the url",
@@ -370,6 +407,41 @@ impl NoPassword {
     #[must_use]
     pub fn provider(&self) -> &str {
         &self.provider
+    }
+}
+
+/// A pooler is in between that the configuration does not state.
+///
+/// Nothing was set for the session: behind a transaction pooler, that would have stayed with a backend which serves
+/// a stranger next.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("a pooler is in between, which the configuration does not state")]
+#[non_exhaustive]
+pub struct UndeclaredPooler {
+    /// Its mode, if the driver has found it.
+    pub mode: Option<PoolerMode>,
+}
+
+impl UndeclaredPooler {
+    /// It is there, and that is all that is known.
+    #[must_use]
+    pub fn of_unknown_mode() -> Self {
+        Self { mode: None }
+    }
+
+    /// A pooler that is in this mode.
+    #[must_use]
+    pub fn of_mode(mode: PoolerMode) -> Self {
+        Self { mode: Some(mode) }
+    }
+}
+
+impl From<UndeclaredPooler> for Failure {
+    fn from(found: UndeclaredPooler) -> Self {
+        Self::new(None, found).advising(
+            "state the pooler beside the url that leads to it ([pooler] in TOML, with mode and max_client_conn), or \
+             connect to Postgres directly",
+        )
     }
 }
 

@@ -58,6 +58,9 @@ pub const UNDRESS: &str = "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET A
 /// (`server_version_num`); what that version does not know is left out. The first column of its one row
 /// is the process id of the backend.
 ///
+/// Behind a transaction pooler it is the name only, which poolers keep for their clients: anything else would
+/// stay with a backend that serves a stranger next.
+///
 /// # Examples
 /// ```
 /// use partitioned_pool::config::{FleetConfig, PartitionConfig, PoolConfig};
@@ -80,6 +83,14 @@ pub fn dress(settings: &PartitionSettings, version: u32) -> String {
         sql,
         "set_config('application_name', {application_name}, false), "
     );
+    if settings.has_sessions() {
+        put_in_force(&mut sql, settings, version);
+    }
+    sql.truncate(sql.trim_end_matches(", ").len());
+    sql
+}
+
+fn put_in_force(sql: &mut String, settings: &PartitionSettings, version: u32) {
     for ServerLimit { name, millis, .. } in limits(settings, version) {
         let _ = write!(sql, "set_config('{name}', '{millis}', false), ");
     }
@@ -97,7 +108,25 @@ pub fn dress(settings: &PartitionSettings, version: u32) -> String {
         "NULL".to_owned()
     };
     let _ = write!(sql, "CASE WHEN version() LIKE '%linux%' THEN {check} END");
-    sql
+}
+
+/// The [`dress`] for a session of which the key for cancel requests has this process id. If that is not its backend, it
+/// has no row and does nothing: somebody in between has made the key up.
+#[must_use]
+pub fn dress_if(settings: &PartitionSettings, version: u32, key_pid: i32) -> String {
+    let dress = dress(settings, version);
+    format!("{dress} WHERE pg_backend_pid() = {key_pid}")
+}
+
+/// Several statements that make a used session one of the partition's: its state goes ([`UNDRESS`]), and the
+/// [`dress`] follows. Behind a transaction pooler there is no state of its own to go.
+#[must_use]
+pub fn redress(settings: &PartitionSettings, version: u32) -> String {
+    let dress = dress(settings, version);
+    match settings.has_sessions() {
+        true => format!("{UNDRESS} {dress}"),
+        false => dress,
+    }
 }
 
 /// A statement for each further setting of a partition, with its name: to find out which of them a server refuses.

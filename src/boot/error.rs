@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, PoolerMode};
 use crate::driver::Endpoint;
 use crate::error::{AcquireError, Failure, Phase};
 use crate::fleet::FleetReport;
@@ -41,14 +41,17 @@ pub enum BootError {
     /// Session limits were set and are not in force.
     #[error(
         "partition {partition}: not in force on {endpoint}:{}{}",
-        NotInForceList(limits),
-        hint(POOLER)
+        NotInForceList(limits, *pooler),
+        NotInForceHint(limits, endpoint, *pooler)
     )]
     LimitsNotInForce {
         /// The partition.
         partition: String,
         /// Where its connections go to.
         endpoint: Box<Endpoint>,
+        /// The mode of the pooler that is stated, if one is. Behind a transaction pooler nothing was set, only
+        /// looked at.
+        pooler: Option<PoolerMode>,
         /// Which.
         limits: Vec<NotInForce>,
     },
@@ -64,6 +67,25 @@ pub enum BootError {
         endpoint: Box<Endpoint>,
         /// Which.
         settings: Vec<SettingNotInForce>,
+    },
+    /// A pooler is in between that is not stated, or that is in another mode than is stated.
+    #[error(
+        "partition {partition}: {} between us and {endpoint}{}{}",
+        Found(*stated, *found),
+        NotInForceList(limits, *found),
+        PoolerHint(limits, endpoint, *stated, *found)
+    )]
+    Pooler {
+        /// The partition.
+        partition: String,
+        /// Where its connections go to.
+        endpoint: Box<Endpoint>,
+        /// The mode that is stated; `None` if no pooler is.
+        stated: Option<PoolerMode>,
+        /// The mode that was found; `None` if it could not be looked at.
+        found: Option<PoolerMode>,
+        /// In transaction mode: the session limits that are not in force, as far as that was looked at.
+        limits: Vec<NotInForce>,
     },
     /// The fleet does not fit what Postgres grants.
     #[error("{0}")]
@@ -90,20 +112,17 @@ impl fmt::Debug for BootError {
     }
 }
 
-/// A session limit that was set and is not in force.
+/// A session limit that is not in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NotInForce {
     /// Its name in Postgres.
     pub name: String,
-    /// What was set, in milliseconds; 0: no limit.
+    /// What it should be, in milliseconds; 0: no limit.
     pub wanted_ms: u128,
     /// What the server says.
     pub found: String,
 }
-
-const POOLER: &str = "a connection pooler in between drops session settings: connect to Postgres \
-    directly, use the pooler's session mode, or set the limits with ALTER ROLE ... SET";
 
 const CHECK: &str =
     "try again, raise boot.check_timeout, or set fleet.mode = \"off\" to start unchecked";
@@ -146,17 +165,134 @@ impl fmt::Display for SettingsList<'_> {
     }
 }
 
-struct NotInForceList<'a>(&'a [NotInForce]);
+struct NotInForceList<'a>(&'a [NotInForce], Option<PoolerMode>);
 
 impl fmt::Display for NotInForceList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for limit in self.0 {
+        let Self(limits, pooler) = self;
+        let set = match pooler {
+            Some(PoolerMode::Transaction) => "must be",
+            _ => "set to",
+        };
+        for limit in *limits {
             let (name, wanted, found) = (&limit.name, limit.wanted_ms, &limit.found);
             write!(
                 f,
-                "\n  {name}: set to {wanted} ms, the server says {found} ms"
+                "\n  {name}: {set} {wanted} ms, the server says {found} ms"
             )?;
         }
         Ok(())
+    }
+}
+
+const DIRECTLY: &str = "connect to Postgres directly";
+
+const SESSION_MODE: &str = "use the pooler's session mode, and state it beside the url: [pooler] in TOML, with \
+    mode = \"session\", max_client_conn and default_pool_size";
+
+const TRANSACTION_MODE: &str = "state the pooler beside the url: [pooler] in TOML, with mode = \"transaction\" and \
+    max_client_conn; and have Postgres start each session of the role with the limits, since none can be set there";
+
+/// Statements that put limits in force for every session of the role that starts from then on.
+struct ForTheRole<'a>(&'a [NotInForce], &'a Endpoint);
+
+impl fmt::Display for ForTheRole<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(limits, endpoint) = self;
+        let (role, database) = (quoted(&endpoint.user), quoted(&endpoint.database));
+        for NotInForce {
+            name, wanted_ms, ..
+        } in *limits
+        {
+            let value = match wanted_ms {
+                0 => "0".to_owned(),
+                millis => format!("'{millis}ms'"),
+            };
+            write!(
+                f,
+                "\n      ALTER ROLE {role} IN DATABASE {database} SET {name} = {value};"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn quoted(identifier: &str) -> String {
+    format!("\"{}\"", identifier.replace('"', "\"\""))
+}
+
+const ROLE_FOOTNOTE: &str = "\n    then RECONNECT in the pooler, whose connections have started without them. A partition with \
+    other limits needs a role of its own";
+
+struct NotInForceHint<'a>(&'a [NotInForce], &'a Endpoint, Option<PoolerMode>);
+
+impl fmt::Display for NotInForceHint<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(limits, endpoint, pooler) = self;
+        let role = ForTheRole(limits, endpoint);
+        match pooler {
+            Some(PoolerMode::Transaction) => write!(
+                f,
+                "\n  to do, one of these:\n  - have Postgres start each session of the role with them:{role}\
+                 {ROLE_FOOTNOTE}\n  - {SESSION_MODE}\n  - {DIRECTLY}"
+            ),
+            _ => write!(
+                f,
+                "\n  to do: a connection pooler in between drops session settings: {DIRECTLY}, or {SESSION_MODE}; or set \
+                 the limits with ALTER ROLE ... SET"
+            ),
+        }
+    }
+}
+
+/// What is between us and the server.
+struct Found(Option<PoolerMode>, Option<PoolerMode>);
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(stated, found) = self;
+        f.write_str("a pooler ")?;
+        if let Some(found) = found {
+            write!(f, "in {} mode ", found.as_str())?;
+        }
+        match stated {
+            Some(stated) => write!(f, "that is stated to be in {} mode is", stated.as_str()),
+            None => f.write_str("that the configuration does not state is"),
+        }
+    }
+}
+
+struct PoolerHint<'a>(
+    &'a [NotInForce],
+    &'a Endpoint,
+    Option<PoolerMode>,
+    Option<PoolerMode>,
+);
+
+impl fmt::Display for PoolerHint<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(limits, endpoint, stated, found) = self;
+        if *found == Some(PoolerMode::Session) {
+            return write!(
+                f,
+                ". Its limits count, not only those of Postgres\n  to do: state it beside the url: [pooler] in TOML, with \
+                 mode = \"session\", max_client_conn and default_pool_size; or {DIRECTLY}"
+            );
+        }
+        if stated.is_none() && found.is_none() {
+            return write!(
+                f,
+                ". Its limits count, and in transaction mode no session limit can be set\n  to do: state it beside the url: \
+                 [pooler] in TOML, with its mode and max_client_conn; or {DIRECTLY}"
+            );
+        }
+        write!(
+            f,
+            "\n  to do, one of these:\n  - {DIRECTLY}\n  - {SESSION_MODE}\n  - {TRANSACTION_MODE}"
+        )?;
+        if limits.is_empty() {
+            return Ok(());
+        }
+        write!(f, ":{}{ROLE_FOOTNOTE}", ForTheRole(limits, endpoint))
     }
 }

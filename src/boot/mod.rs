@@ -2,6 +2,7 @@
 
 mod error;
 mod limits;
+mod pooler;
 mod sessions;
 mod survey;
 mod warnings;
@@ -153,7 +154,7 @@ impl<D: Driver> Builder<D> {
         let settings = self.config.resolve()?;
         let on_connect = self.on_connect.as_ref();
         let pool = PartitionedPool::<D>::assemble(&settings, &self.options, None, on_connect)?;
-        let surveyed = Box::pin(pool.survey(&settings, Purpose::Check)).await;
+        let surveyed = Box::pin(pool.survey(&settings, &self.options, Purpose::Check)).await;
         // Whoever is told of a server that hangs does not wait for it a second time.
         let patience = surveyed
             .as_ref()
@@ -202,7 +203,7 @@ impl<D: Driver> Builder<D> {
             true => Purpose::Boot,
             false => Purpose::BootUnchecked,
         };
-        let surveyed = Box::pin(pool.survey(&settings, purpose)).await?;
+        let surveyed = Box::pin(pool.survey(&settings, &self.options, purpose)).await?;
         if checked {
             judge(&surveyed.report, settings.fleet.mode)?;
         }

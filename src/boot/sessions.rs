@@ -5,7 +5,6 @@ use std::time::Duration;
 use crate::config::PartitionSettings;
 use crate::driver::{Driver, Rows};
 use crate::error::Failure;
-use crate::pool::Connection;
 use crate::session::{Found, SettingNotInForce, SettingsNotInForce, literal};
 
 use super::error::NotInForce;
@@ -27,10 +26,10 @@ pub(super) struct Session {
 /// How the server writes a value that it was given, only the server knows (`65536kB` is `64MB`). So it is given it once
 /// more, for as long as the question lasts, and says how it writes it.
 pub(super) async fn look<D: Driver>(
-    connection: &mut Connection<D>,
+    driver: &D,
+    session: &mut D::Type,
     settings: &PartitionSettings,
 ) -> Result<Session, Failure> {
-    let (driver, session) = connection.driver_parts();
     let (settings_asked, limits_asked) = (question(settings), limits::question(settings));
     let sql = format!("{settings_asked}; {limits_asked}");
     let mut rows = driver.query(session, &sql).await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::config::{BootSettings, Settings, WhenUnavailable};
+use crate::config::{BootSettings, PoolerMode, Settings, WhenUnavailable};
 use crate::driver::Driver;
 use crate::error::{AcquireError, Failure};
 use crate::fleet::check::{Question, Sight, Survey, is_list, look};
@@ -15,6 +15,7 @@ use crate::session::SettingsNotInForce;
 use crate::status::Seconds;
 
 use super::error::BootError;
+use super::pooler;
 use super::sessions::{self, Session};
 
 /// Between two tries to reach a database that is not there yet: doubled from the first to the last.
@@ -53,24 +54,26 @@ impl<D: Driver> PartitionedPool<D> {
     pub(super) async fn survey(
         &self,
         settings: &Settings,
+        options: &D::Options,
         purpose: Purpose,
     ) -> Result<Surveyed, BootError> {
-        let started = Instant::now();
+        let first = FirstTime {
+            boot: &settings.boot,
+            options,
+            started: Instant::now(),
+        };
         let question = Question::new(settings, self.partitions().map(Partition::endpoint));
         let mut survey = Survey::default();
         let mut before: Vec<(&Partition<D>, Found)> = Vec::new();
         for (index, partition) in self.partitions().enumerate() {
             let same_way = same_way(&before, partition).filter(|_| purpose == Purpose::Check);
-            let found = match (same_way, same_server(&before, partition)) {
+            let found = match (same_way, purpose) {
                 (Some(found), _) => found.clone(),
-                (None, _) if purpose == Purpose::BootUnchecked => {
-                    see(partition, &settings.boot, Ask::Nothing, started).await?
-                }
-                (None, Some(sight)) => {
-                    see(partition, &settings.boot, Ask::Known(sight), started).await?
-                }
-                (None, None) => {
-                    see(partition, &settings.boot, Ask::Server(&question), started).await?
+                (None, Purpose::BootUnchecked) => first.see(partition, Ask::Nothing).await?,
+                (None, _) => {
+                    let known = same_server(&before, partition).map(Ask::Known);
+                    let ask = known.unwrap_or(Ask::Server(&question));
+                    first.see(partition, ask).await?
                 }
             };
             if let Some(server) = found.server.clone() {
@@ -89,23 +92,26 @@ impl<D: Driver> PartitionedPool<D> {
 }
 
 /// What was seen by whoever goes the same way in: to the same server as the same role, with nothing different.
+/// Behind a transaction pooler, where nothing is set, each partition has to find its own limits in force.
 fn same_way<'a, D: Driver>(
     before: &'a [(&Partition<D>, Found)],
     partition: &Partition<D>,
 ) -> Option<&'a Found> {
     let same = |(other, _): &&(&Partition<D>, Found)| partition.driver().can_dress(other.driver());
-    before.iter().find(same).map(|(_, found)| found)
+    let before = || before.iter().find(same).map(|(_, found)| found);
+    partition.settings().has_sessions().then(before)?
 }
 
-/// What was seen of the same server, if its one host says that it is the same.
+/// What was seen of the same server, if its one host says that it is the same. A pooler stands for many.
 fn same_server<D: Driver>(
     before: &[(&Partition<D>, Found)],
     partition: &Partition<D>,
 ) -> Option<Sight> {
     let hosts = &partition.endpoint().hosts;
+    let is_one = !is_list(hosts) && partition.settings().pooler.is_none();
     let on_it = before
         .iter()
-        .filter(|(other, _)| !is_list(hosts) && other.endpoint().hosts == *hosts);
+        .filter(|(other, _)| is_one && other.endpoint().hosts == *hosts);
     on_it
         .filter_map(|(_, found)| found.server.as_ref()?.as_ref().ok())
         .next()
@@ -122,36 +128,6 @@ enum Ask<'a> {
     Server(&'a Question),
 }
 
-/// Connects a partition, reads its session limits back, and asks its server if that is not known.
-async fn see<D: Driver>(
-    partition: &Partition<D>,
-    boot: &BootSettings,
-    ask: Ask<'_>,
-    started: Instant,
-) -> Result<Found, BootError> {
-    let looking = !matches!(ask, Ask::Nothing);
-    let connection = match first_connection(partition, boot, looking, started).await? {
-        First::Connected(connection) => connection,
-        First::Full(said) => {
-            return Ok(Found {
-                server: Some(Err(said)),
-                ..Found::default()
-            });
-        }
-        First::Absent => return Ok(Found::default()),
-    };
-    let (question, known) = match ask {
-        Ask::Nothing => (None, None),
-        Ask::Known(sight) => (None, Some(sight)),
-        Ask::Server(question) => (Some(question), None),
-    };
-    let (session, sight) = inspect(partition, connection, question, boot.check_timeout).await?;
-    Ok(Found {
-        server: sight.or(known).map(Ok),
-        idle_session_timeout: session.idle_session_timeout,
-    })
-}
-
 enum First<D: Driver> {
     Connected(Connection<D>),
     /// The server has no connection left: the fleet check says so, in the server's own words.
@@ -160,40 +136,79 @@ enum First<D: Driver> {
     Absent,
 }
 
-async fn first_connection<D: Driver>(
-    partition: &Partition<D>,
-    boot: &BootSettings,
-    looking: bool,
+/// The first time that the partitions of a pool connect.
+struct FirstTime<'a, D: Driver> {
+    boot: &'a BootSettings,
+    options: &'a D::Options,
     started: Instant,
-) -> Result<First<D>, BootError> {
-    let patience = match boot.when_unavailable {
-        WhenUnavailable::Wait(bound) => bound,
-        _ => Duration::ZERO,
-    };
-    let mut pause = FIRST_PAUSE;
-    loop {
-        let limit = match patience.saturating_sub(started.elapsed()) {
-            Duration::ZERO => boot.check_timeout,
-            left => boot.check_timeout.min(left),
+}
+
+impl<D: Driver> FirstTime<'_, D> {
+    /// Connects a partition, reads its session limits back, and asks its server if that is not known.
+    async fn see(&self, partition: &Partition<D>, ask: Ask<'_>) -> Result<Found, BootError> {
+        let looking = !matches!(ask, Ask::Nothing);
+        let connection = match self.connect(partition, looking).await? {
+            First::Connected(connection) => connection,
+            First::Full(said) => {
+                return Ok(Found {
+                    server: Some(Err(said)),
+                    ..Found::default()
+                });
+            }
+            First::Absent => return Ok(Found::default()),
         };
-        // Boxed, or the futures of a service that starts a pool are nested deeper than the compiler goes.
-        let error = match Box::pin(partition.first(limit)).await {
-            Ok(connection) => return Ok(First::Connected(connection)),
-            Err(error) => error,
+        let (question, known) = match ask {
+            Ask::Nothing => (None, None),
+            Ask::Known(sight) => (None, Some(sight)),
+            Ask::Server(question) => (Some(question), None),
         };
-        let tried = started.elapsed();
-        // Nobody else holds a slot yet: it is that of another partition of the budget, on its way back.
-        if error.is_rejection() && tried < boot.check_timeout {
-            sleep(pause).await;
-            continue;
+        let inspected = inspect(partition, connection, question, self.boot.check_timeout);
+        let (session, sight) = inspected.await?;
+        Ok(Found {
+            server: sight.or(known).map(Ok),
+            idle_session_timeout: session.idle_session_timeout,
+        })
+    }
+
+    async fn connect(
+        &self,
+        partition: &Partition<D>,
+        looking: bool,
+    ) -> Result<First<D>, BootError> {
+        let (boot, started) = (self.boot, self.started);
+        let patience = match boot.when_unavailable {
+            WhenUnavailable::Wait(bound) => bound,
+            _ => Duration::ZERO,
+        };
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let limit = match patience.saturating_sub(started.elapsed()) {
+                Duration::ZERO => boot.check_timeout,
+                left => boot.check_timeout.min(left),
+            };
+            // Boxed, or the futures of a service that starts a pool are nested deeper than the compiler goes.
+            let error = match Box::pin(partition.first(limit)).await {
+                Ok(connection) => return Ok(First::Connected(connection)),
+                Err(error) => error,
+            };
+            if let Some(found) = error.failure().and_then(Failure::undeclared_pooler) {
+                let told = pooler::undeclared(partition, self.options, found, boot.check_timeout);
+                return Err(told.await);
+            }
+            let tried = started.elapsed();
+            // Nobody else holds a slot yet: it is that of another partition of the budget, on its way back.
+            if error.is_rejection() && tried < boot.check_timeout {
+                sleep(pause).await;
+                continue;
+            }
+            let left = patience.saturating_sub(tried);
+            if left.is_zero() || is_final(&error) {
+                return give_up(partition, boot, looking, error, tried);
+            }
+            tracing::warn!(partition = partition.name(), %error, left = %Seconds(left), "waiting for the database");
+            sleep(pause.min(left)).await;
+            pause = (pause * 2).min(LAST_PAUSE);
         }
-        let left = patience.saturating_sub(tried);
-        if left.is_zero() || is_final(&error) {
-            return give_up(partition, boot, looking, error, tried);
-        }
-        tracing::warn!(partition = partition.name(), %error, left = %Seconds(left), "waiting for the database");
-        sleep(pause.min(left)).await;
-        pause = (pause * 2).min(LAST_PAUSE);
     }
 }
 
@@ -252,29 +267,55 @@ async fn inspect<D: Driver>(
     limit: Duration,
 ) -> Result<(Session, Option<Sight>), BootError> {
     let looking = async {
-        let session = sessions::look(&mut connection, partition.settings()).await?;
+        if pooler::is_no_session(partition, &mut connection, limit).await? {
+            return Ok(None);
+        }
+        let (driver, session) = connection.driver_parts();
+        let session = sessions::look(driver, session, partition.settings()).await?;
         let sight = match ask {
             Some(question) => Some(look(&mut connection, question).await?),
             None => None,
         };
-        Ok((session, sight))
+        Ok(Some((session, sight)))
     };
     let late = || Failure::new(None, format!("no answer within {}", Seconds(limit)));
     let looked = timeout(limit, looking).await;
     match looked.unwrap_or_else(|_elapsed| Err(late())) {
-        Ok((session, _)) if !session.limits.is_empty() => Err(BootError::LimitsNotInForce {
+        Ok(Some((session, sight))) => in_force(partition, session).map(|session| (session, sight)),
+        Ok(None) => Err(BootError::Pooler {
             partition: partition.name().to_owned(),
             endpoint: Box::new(partition.endpoint().clone()),
-            limits: session.limits,
+            stated: Some(PoolerMode::Session),
+            found: Some(PoolerMode::Transaction),
+            limits: Vec::new(),
         }),
-        Ok((session, sight)) => match session.not_in_force {
-            Some(settings) => Err(settings_error(partition, settings)),
-            None => Ok((session, sight)),
-        },
         Err(failure) => Err(BootError::CheckFailed {
             partition: partition.name().to_owned(),
             endpoint: Box::new(partition.endpoint().clone()),
             failure,
         }),
+    }
+}
+
+/// A session whose limits and settings are in force.
+fn in_force<D: Driver>(
+    partition: &Partition<D>,
+    mut session: Session,
+) -> Result<Session, BootError> {
+    if !session.limits.is_empty() {
+        return Err(BootError::LimitsNotInForce {
+            partition: partition.name().to_owned(),
+            endpoint: Box::new(partition.endpoint().clone()),
+            pooler: partition
+                .settings()
+                .pooler
+                .as_ref()
+                .map(|pooler| pooler.mode),
+            limits: session.limits,
+        });
+    }
+    match session.not_in_force.take() {
+        Some(settings) => Err(settings_error(partition, settings)),
+        None => Ok(session),
     }
 }

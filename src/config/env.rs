@@ -8,8 +8,9 @@ use super::{
     budget::BudgetConfig,
     error::{ConfigError, Problem, printable},
     fleet::ExternalPool,
-    leaf::{Leaf, LeafError, Named, Overlay, fields_of, is_name},
+    leaf::{Leaf, LeafError, Named, Overlay, POOLER, fields_of, is_name},
     partition::PartitionConfig,
+    pooler::PoolerConfig,
     session,
 };
 
@@ -21,6 +22,7 @@ impl PoolConfig {
     /// | variable | meaning |
     /// |---|---|
     /// | `SHOP_DB_SERVICE`, `SHOP_DB_URL` | as the fields |
+    /// | `SHOP_DB_POOLER_MODE`, `_POOLER_MAX_CLIENT_CONN`, ... | the fields of `[pooler]` |
     /// | `SHOP_DB_FLEET_MAX_REPLICAS`, `_FLEET_SURGE`, `_FLEET_RESERVE`, `_FLEET_MODE` | the fields of `[fleet]` |
     /// | `SHOP_DB_FLEET_EXTERNAL` | `jobs=4,sessions=2`: name and size of each external pool |
     /// | `SHOP_DB_BOOT_WHEN_UNAVAILABLE`, `_BOOT_WAIT`, `_BOOT_CHECK_TIMEOUT` | the fields of `[boot]` |
@@ -30,6 +32,7 @@ impl PoolConfig {
     /// | `SHOP_DB_PARTITIONS` | `transactional,analytical,batch`: the partitions in their order; default the two |
     /// | `SHOP_DB_TRANSACTIONAL_MAX_CONNECTIONS`, `SHOP_DB_BATCH_KIND`, ... | the fields of a partition, whose name is in upper case, with `_` for `-` |
     /// | `SHOP_DB_BATCH_SETTINGS_WORK_MEM`, `SHOP_DB_BATCH_SETTINGS_PG_TRGM__SIMILARITY_THRESHOLD`, ... | the settings of its sessions, with `__` for `.` |
+    /// | `SHOP_DB_BATCH_POOLER_MODE`, ... | the fields of its `[partition.pooler]` |
     ///
     /// # Errors
     /// Every variable with the prefix that is unknown, or whose value is not UTF-8 or not of its type. No value
@@ -267,7 +270,7 @@ impl Reader<'_> {
         for name in &partitions {
             let own = upper(name);
             let is_in = |table: &str| own == table || own.starts_with(&format!("{table}_"));
-            if ["FLEET", "BOOT", "BUDGET"].into_iter().any(is_in) {
+            if ["FLEET", "BOOT", "BUDGET", "POOLER"].into_iter().any(is_in) {
                 let problem = format!(
                     "is ambiguous: rename the partition {name}, whose variables are not its own"
                 );
@@ -315,6 +318,10 @@ impl Reader<'_> {
         let config = &mut self.config;
         let (path, result) = match part {
             Part::Pool => (key.clone(), config.set(&key, value)),
+            Part::Pooler => {
+                let pooler = config.pooler.get_or_insert_default();
+                (format!("{POOLER}.{key}"), pooler.set(&key, value))
+            }
             Part::Fleet => (format!("fleet.{key}"), config.fleet.set(&key, value)),
             Part::Boot => (format!("boot.{key}"), config.boot.set(&key, value)),
             Part::Budget(index) => set_one(&mut config.budgets, index, &key, value),
@@ -338,7 +345,11 @@ impl Reader<'_> {
             let (index, key) = target_of(&self.config.budgets, name)?;
             return Some((Part::Budget(index), key));
         }
-        let tables = [("fleet_", Part::Fleet), ("boot_", Part::Boot)];
+        let tables = [
+            ("pooler_", Part::Pooler),
+            ("fleet_", Part::Fleet),
+            ("boot_", Part::Boot),
+        ];
         let table = tables
             .into_iter()
             .find_map(|(table, part)| Some((part, key.strip_prefix(table)?.to_owned())));
@@ -383,7 +394,7 @@ impl Reader<'_> {
         let partitions = partitions.map(|(_, name)| format!("{}_..", upper(name)));
         let partitions = partitions.collect::<Vec<_>>().join(", ");
         format!(
-            "unknown variable; known after {}_ are SERVICE, URL, FLEET_.., BOOT_.., BUDGETS, BUDGET_<name>_.., \
+            "unknown variable; known after {}_ are SERVICE, URL, POOLER_.., FLEET_.., BOOT_.., BUDGETS, BUDGET_<name>_.., \
              PARTITIONS, and of the partitions {partitions}",
             self.prefix
         )
@@ -403,6 +414,7 @@ impl Reader<'_> {
 #[derive(Debug, Clone, Copy)]
 enum Part {
     Pool,
+    Pooler,
     Fleet,
     Boot,
     /// By its index.
@@ -427,10 +439,7 @@ fn target_of<T: Named>(list: &[T], variable: &str) -> Option<(usize, String)> {
         Some((index, key.to_ascii_lowercase()))
     });
     let candidates: Vec<_> = candidates.filter(|(_, key)| key != "name").collect();
-    let fields = fields_of::<T>();
-    let known = candidates
-        .iter()
-        .find(|(_, key)| fields.contains(&key.as_str()));
+    let known = candidates.iter().find(|(_, key)| is_field_of::<T>(key));
     let in_table = || {
         let mut all = candidates.iter();
         all.find_map(|(index, key)| Some((*index, in_table(key, T::TABLE)?)))
@@ -446,7 +455,23 @@ fn set_one<T: Named>(
     value: Leaf<'_>,
 ) -> (String, Result<(), LeafError>) {
     let item = &mut list[index];
-    (format!("{}.{key}", item.path(index)), item.set(key, value))
+    let path = item.path(index);
+    match pooler_key::<T>(key).and_then(|key| Some((key, item.pooler()?))) {
+        Some((key, pooler)) => (format!("{path}.{POOLER}.{key}"), pooler.set(key, value)),
+        None => (format!("{path}.{key}"), item.set(key, value)),
+    }
+}
+
+fn is_field_of<T: Named>(key: &str) -> bool {
+    let of_pooler = |key| fields_of::<PoolerConfig>().contains(&key);
+    fields_of::<T>().contains(&key) || pooler_key::<T>(key).is_some_and(of_pooler)
+}
+
+/// The field of the pooler within a `T` that a key means, if a `T` has one.
+fn pooler_key<T: Named>(key: &str) -> Option<&str> {
+    let has_pooler = fields_of::<T>().contains(&POOLER);
+    let key = key.strip_prefix(POOLER)?.strip_prefix('_')?;
+    has_pooler.then_some(key)
 }
 
 fn external_pool(item: &str) -> Option<ExternalPool> {
@@ -499,6 +524,8 @@ mod tests {
                 "SHOP_DB_BATCH_SETTINGS_PG_TRGM__SIMILARITY_THRESHOLD",
             ),
             ("partition.batch", "SHOP_DB_PARTITIONS"),
+            ("pooler.mode", "SHOP_DB_POOLER_MODE"),
+            ("partition.batch.pooler.mode", "SHOP_DB_BATCH_POOLER_MODE"),
             ("budget.main.hand_over", "SHOP_DB_BUDGET_MAIN_HAND_OVER"),
             ("budget.main", "SHOP_DB_BUDGETS"),
             ("budget[2].name", "SHOP_DB_BUDGETS"),

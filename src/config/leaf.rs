@@ -13,10 +13,17 @@ use serde::{
     forward_to_deserialize_any,
 };
 
+use super::pooler::PoolerConfig;
+
 /// A part of the configuration that can be stated field by field.
 pub(super) trait Overlay: for<'de> Deserialize<'de> {
     /// Takes over each field that `over` states.
     fn overlay(&mut self, over: Self);
+
+    /// The pooler within this part, as the table [`POOLER`]; from here on it counts as stated.
+    fn pooler(&mut self) -> Option<&mut PoolerConfig> {
+        None
+    }
 
     /// Takes over the field called `key`.
     fn set(&mut self, key: &str, value: Leaf<'_>) -> Result<(), LeafError> {
@@ -30,6 +37,9 @@ pub(super) trait Overlay: for<'de> Deserialize<'de> {
         Ok(())
     }
 }
+
+/// The only table that can be stated within several others.
+pub(super) const POOLER: &str = "pooler";
 
 /// A part of which there can be several, each with a name of its own.
 pub(super) trait Named: Overlay + Default {

@@ -117,6 +117,7 @@ mod leaf;
 mod limit;
 mod origin;
 mod partition;
+mod pooler;
 mod resolve;
 mod rules;
 mod session;
@@ -138,8 +139,10 @@ pub use self::{
     fleet::{ExternalPool, FleetCheck, FleetConfig},
     limit::Limit,
     partition::{ANALYTICAL, Kind, LIFETIME_JITTER_PERCENT, PartitionConfig, TRANSACTIONAL},
+    pooler::{PoolerConfig, PoolerMode},
     settings::{
-        BootSettings, BudgetSettings, ExternalSettings, FleetSettings, PartitionSettings, Settings,
+        BootSettings, BudgetSettings, ExternalSettings, FleetSettings, PartitionSettings,
+        PoolerSettings, Settings,
     },
     url::DatabaseUrl,
 };
@@ -174,6 +177,7 @@ use self::{
 pub struct PoolConfig {
     service: Option<String>,
     url: Option<DatabaseUrl>,
+    pooler: Option<PoolerConfig>,
     #[serde(default)]
     fleet: FleetConfig,
     #[serde(default)]
@@ -210,6 +214,13 @@ impl PoolConfig {
     #[must_use]
     pub fn url(mut self, url: impl Into<DatabaseUrl>) -> Self {
         self.url = Some(url.into());
+        self
+    }
+
+    /// The pooler that the URL of the pool leads to. Default: none, it leads to Postgres itself.
+    #[must_use]
+    pub fn pooler(mut self, pooler: PoolerConfig) -> Self {
+        self.pooler = Some(pooler);
         self
     }
 
@@ -271,5 +282,9 @@ impl Overlay for PoolConfig {
     fn overlay(&mut self, over: Self) {
         replace(&mut self.service, over.service);
         replace(&mut self.url, over.url);
+    }
+
+    fn pooler(&mut self) -> Option<&mut PoolerConfig> {
+        Some(self.pooler.get_or_insert_default())
     }
 }

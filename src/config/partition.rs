@@ -7,6 +7,7 @@ use serde::Deserialize;
 use super::{
     leaf::{self, Leaf, LeafError, Named, Overlay, replace},
     limit::{self, Limit},
+    pooler::PoolerConfig,
     session::{self, SessionConfig},
     url::DatabaseUrl,
 };
@@ -75,6 +76,7 @@ pub struct PartitionConfig {
     pub(super) name: Option<String>,
     pub(super) kind: Option<Kind>,
     pub(super) url: Option<DatabaseUrl>,
+    pub(super) pooler: Option<PoolerConfig>,
     pub(super) max_connections: Option<u32>,
     #[serde(default, deserialize_with = "leaf::name")]
     pub(super) budget: Option<String>,
@@ -127,6 +129,14 @@ impl PartitionConfig {
     #[must_use]
     pub fn url(mut self, url: impl Into<DatabaseUrl>) -> Self {
         self.url = Some(url.into());
+        self
+    }
+
+    /// The pooler that its own [`url`](Self::url) leads to; an error without one. Default: with a `url` of its own,
+    /// none; without, that of the pool.
+    #[must_use]
+    pub fn pooler(mut self, pooler: PoolerConfig) -> Self {
+        self.pooler = Some(pooler);
         self
     }
 
@@ -317,6 +327,7 @@ impl Overlay for PartitionConfig {
             name,
             kind,
             url,
+            pooler,
             max_connections,
             budget,
             reserved,
@@ -340,6 +351,7 @@ impl Overlay for PartitionConfig {
         replace(&mut self.name, name);
         replace(&mut self.kind, kind);
         replace(&mut self.url, url);
+        replace(&mut self.pooler, pooler);
         replace(&mut self.max_connections, max_connections);
         replace(&mut self.budget, budget);
         replace(&mut self.reserved, reserved);
@@ -362,6 +374,10 @@ impl Overlay for PartitionConfig {
         replace(&mut self.reset_session, reset_session);
         replace(&mut self.caller_deadline, caller_deadline);
         self.settings.overlay(settings);
+    }
+
+    fn pooler(&mut self) -> Option<&mut PoolerConfig> {
+        Some(self.pooler.get_or_insert_default())
     }
 }
 

@@ -12,15 +12,21 @@ use super::{
     defaults::Defaults,
     error::{ConfigError, Problem, printable},
     fleet::{ExternalPool, FleetConfig},
-    leaf::{Named, is_name},
+    leaf::{Named, POOLER, is_name},
     limit::Limit,
     partition::{ANALYTICAL, Kind, PartitionConfig, TRANSACTIONAL},
+    pooler::{PoolerConfig, PoolerMode},
     rules::{self, Checked},
     session::{self, SessionConfig},
-    settings::{BootSettings, ExternalSettings, FleetSettings, PartitionSettings, Settings},
+    settings::{
+        BootSettings, ExternalSettings, FleetSettings, PartitionSettings, PoolerSettings, Settings,
+    },
     sharing,
     url::DatabaseUrl,
 };
+
+const STATE_URL: &str =
+    "counts only where a url is stated: state it beside the url that leads to the pooler";
 
 const STATE_SIZE: &str = "state max_connections; there is no default size";
 
@@ -46,6 +52,7 @@ impl PoolConfig {
     pub fn resolve(&self) -> Result<Settings, ConfigError> {
         let mut check = Check {
             config: self,
+            common_pooler: None,
             problems: self.misplaced.clone(),
         };
         let (service, fleet, boot) = (
@@ -53,6 +60,7 @@ impl PoolConfig {
             check.fleet(&self.fleet),
             check.boot(&self.boot),
         );
+        check.common_pooler = check.pooler_of_the_pool();
         let stated = sharing::stated(&mut check, &self.budgets);
         let partitions = check.partitions();
         let budgets = sharing::budgets(&mut check, &stated, &self.partitions, &partitions);
@@ -72,6 +80,7 @@ impl PoolConfig {
 /// never seen, because `resolve` then ends with the problems.
 pub(super) struct Check<'a> {
     config: &'a PoolConfig,
+    common_pooler: Option<PoolerSettings>,
     problems: Vec<Problem>,
 }
 
@@ -113,6 +122,40 @@ impl Check<'_> {
                 "url",
                 "state the connection URL, here or for each partition",
             ),
+        }
+    }
+
+    /// The pooler of the pool, which counts where its URL does.
+    fn pooler_of_the_pool(&mut self) -> Option<PoolerSettings> {
+        let pooler = self.config.pooler.as_ref()?;
+        if self.config.url.is_none() {
+            self.report(POOLER, STATE_URL);
+        }
+        Some(self.pooler(pooler, POOLER))
+    }
+
+    fn pooler(&mut self, pooler: &PoolerConfig, path: &str) -> PoolerSettings {
+        let PoolerConfig {
+            mode,
+            max_client_conn,
+            default_pool_size,
+            max_db_connections,
+        } = pooler;
+        let field = |name: &str| format!("{path}.{name}");
+        let mode = mode.ok_or_else(|| "state \"session\" or \"transaction\"".to_owned());
+        let mode = self.accept(&field("mode"), mode);
+        let clients = rules::size(
+            *max_client_conn,
+            "state the client connections that it takes; there is no default",
+        );
+        let clients = self.accept(&field("max_client_conn"), clients);
+        let size = rules::pool_size(mode, *default_pool_size);
+        let most = rules::pool_limit(mode, *max_db_connections);
+        PoolerSettings {
+            mode: mode.unwrap_or(PoolerMode::Session),
+            max_client_conn: clients.unwrap_or(NonZeroU32::MIN),
+            default_pool_size: self.accept(&field("default_pool_size"), size).flatten(),
+            max_db_connections: self.accept(&field("max_db_connections"), most).flatten(),
         }
     }
 
@@ -242,9 +285,13 @@ impl Check<'_> {
         let own = partition;
         let other = Defaults::of(kind);
         let reserved = of.reserved(own, size);
+        let pooler = of.pooler(own);
+        let reset_session = own.reset_session.unwrap_or(other.reset_session);
+        let reset_session = rules::reset_session(reset_session, pooler.as_ref());
         PartitionSettings {
             kind,
             url: of.url(own.url.as_ref()),
+            pooler,
             application_name: of.application_name(&name),
             name,
             max_connections: size.unwrap_or(NonZeroU32::MIN),
@@ -286,7 +333,9 @@ impl Check<'_> {
                 own.validate_after_idle,
                 other.validate_after_idle,
             ),
-            reset_session: own.reset_session.unwrap_or(other.reset_session),
+            reset_session: of
+                .accept("reset_session", reset_session)
+                .unwrap_or_default(),
             caller_deadline: own
                 .caller_deadline
                 .and_then(|deadline| of.accept("caller_deadline", rules::wait(deadline))),
@@ -326,6 +375,22 @@ impl Fields<'_, '_> {
         own.and_then(|url| self.accept("url", rules::url(url)));
         let url = own.or(self.check.config.url.as_ref());
         url.cloned().unwrap_or_else(|| DatabaseUrl::from(""))
+    }
+
+    fn pooler(&mut self, own: &PartitionConfig) -> Option<PoolerSettings> {
+        match (&own.url, &own.pooler) {
+            (Some(_), pooler) => {
+                let path = format!("{}.{POOLER}", self.path);
+                pooler
+                    .as_ref()
+                    .map(|pooler| self.check.pooler(pooler, &path))
+            }
+            (None, Some(_)) => {
+                self.accept::<()>(POOLER, Err(STATE_URL.to_owned()));
+                None
+            }
+            (None, None) => self.check.common_pooler.clone(),
+        }
     }
 
     fn application_name(&self, name: &str) -> String {

@@ -6,6 +6,8 @@ use super::{
     leaf::{NAME_RULE, is_name},
     limit::Limit,
     partition::Kind,
+    pooler::PoolerMode,
+    settings::PoolerSettings,
     url::DatabaseUrl,
 };
 
@@ -77,6 +79,49 @@ pub(super) fn reserved_shared(stated: Option<u32>, max_connections: Option<u32>)
     let missing = "state how many slots of the budget are guaranteed to this partition (0 if none); there is no \
                    default in a shared budget";
     at_most_max(stated.ok_or(missing)?, max_connections)
+}
+
+/// The server connections of a pooler for each role and database, which are a limit in session mode.
+pub(super) fn pool_size(
+    mode: Option<PoolerMode>,
+    stated: Option<u32>,
+) -> Checked<Option<NonZeroU32>> {
+    match mode {
+        Some(PoolerMode::Session) => {
+            let missing = "state the server connections for each role and database: in session mode each client \
+                           needs one";
+            size(stated, missing).map(Some)
+        }
+        mode => pool_limit(mode, stated),
+    }
+}
+
+/// A limit of a pooler that may be absent, and counts in session mode.
+pub(super) fn pool_limit(
+    mode: Option<PoolerMode>,
+    stated: Option<u32>,
+) -> Checked<Option<NonZeroU32>> {
+    match (mode, stated) {
+        (_, None) => Ok(None),
+        (Some(PoolerMode::Transaction), Some(_)) => Err(
+            "counts only with mode = \"session\": in transaction mode clients share server connections; leave this out"
+                .to_owned(),
+        ),
+        (_, stated) => size(stated, "").map(Some),
+    }
+}
+
+/// Session state is freed where there are sessions.
+pub(super) fn reset_session(reset: bool, pooler: Option<&PoolerSettings>) -> Checked<bool> {
+    let has_sessions = pooler.is_none_or(|pooler| pooler.mode != PoolerMode::Transaction);
+    if reset && !has_sessions {
+        return Err(
+            "there is no session to reset behind a transaction pooler, and the reset would hit whoever comes next; \
+             leave this out"
+                .to_owned(),
+        );
+    }
+    Ok(reset)
 }
 
 /// A wait that is always bounded.

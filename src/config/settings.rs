@@ -11,6 +11,7 @@ use super::{
     budget::HandOver,
     fleet::FleetCheck,
     partition::Kind,
+    pooler::PoolerMode,
     url::DatabaseUrl,
 };
 
@@ -72,6 +73,8 @@ pub struct PartitionSettings {
     pub kind: Kind,
     /// The server: its own, or that of the pool.
     pub url: DatabaseUrl,
+    /// The pooler that `url` leads to, if it does not lead to Postgres itself.
+    pub pooler: Option<PoolerSettings>,
     /// `<service>/<partition>`: at most 63 bytes of printable ASCII.
     pub application_name: String,
     /// The most slots that the partition may hold.
@@ -111,6 +114,29 @@ pub struct PartitionSettings {
     pub caller_deadline: Option<Duration>,
     /// Further settings of each session, by their names in Postgres.
     pub session_settings: BTreeMap<String, String>,
+}
+
+impl PartitionSettings {
+    /// Whether what is set for a session stays there; not so behind a transaction pooler.
+    #[must_use]
+    pub fn has_sessions(&self) -> bool {
+        let mode = self.pooler.as_ref().map(|pooler| pooler.mode);
+        mode != Some(PoolerMode::Transaction)
+    }
+}
+
+/// A pooler between a partition and Postgres, checked and complete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolerSettings {
+    /// When it hands a server connection to somebody else.
+    pub mode: PoolerMode,
+    /// The client connections that it takes, from everybody together.
+    pub max_client_conn: NonZeroU32,
+    /// The server connections for each pair of role and database; always there in session mode, and only there.
+    pub default_pool_size: Option<NonZeroU32>,
+    /// The server connections of a database, if they are limited; only in session mode.
+    pub max_db_connections: Option<NonZeroU32>,
 }
 
 /// The fleet, checked and complete.

@@ -75,6 +75,7 @@ const BAD_SERVER_LIMIT: &[&str] = &[
 
 /// Values that a field must refuse, for the partition `transactional` of 20.
 const BAD_PARTITION: &[(&str, &[&str])] = &[
+    ("pooler", &["", "session"]),
     (
         "name",
         &[
@@ -376,7 +377,7 @@ fn the_tables_of_bad_values_list_every_field() {
     ]) {
         assert_eq!(names_of(table), set_of(fields));
     }
-    let of_parts = ["fleet", "boot", "budget", "partition"].map(str::to_owned);
+    let of_parts = ["pooler", "fleet", "boot", "budget", "partition"].map(str::to_owned);
     let pool = names_of(BAD_POOL)
         .into_iter()
         .chain(of_parts)
@@ -388,7 +389,14 @@ fn the_tables_of_bad_values_list_every_field() {
 fn the_table_of_good_values_lists_every_field() {
     let good = GOOD.iter().map(|(field, _, _)| *field);
     let good: Vec<_> = good
-        .chain(["name", "kind", "max_connections", "budget", "settings"])
+        .chain([
+            "name",
+            "kind",
+            "max_connections",
+            "budget",
+            "pooler",
+            "settings",
+        ])
         .collect();
     assert_eq!(set_of(&good), set_of(fields_of::<PartitionConfig>()));
 }
@@ -523,6 +531,182 @@ fn fleet_and_boot_are_read_alike() {
 
     put(&mut stated.fleet, "external", "jobs=4, a=2");
     assert_eq!(stated.through_variables().unwrap(), settings);
+}
+
+/// A pooler before the pool's server, one before that of the partition `batch`, and none before that of the reports.
+const POOLERS: &str = "
+    service = 'shop'
+    url = 'postgres://shop@pooler/shop'
+    fleet = { max_replicas = 3, surge = 0 }
+
+    [pooler]
+    mode = 'session'
+    max_client_conn = 500
+    default_pool_size = 60
+    max_db_connections = 90
+
+    [[partition]]
+    name = 'transactional'
+    max_connections = 20
+
+    [[partition]]
+    name = 'analytical'
+    max_connections = 10
+    url = 'postgres://shop@standby/shop'
+
+    [[partition]]
+    name = 'batch'
+    kind = 'analytical'
+    max_connections = 5
+    url = 'postgres://shop@other/shop'
+
+    [partition.pooler]
+    mode = 'transaction'
+    max_client_conn = 400
+";
+
+#[test]
+fn a_pooler_is_read_alike_and_counts_where_its_url_does() {
+    let session = PoolerConfig::session(500, 60).max_db_connections(90);
+    let fleet = FleetConfig::new(3, 0);
+    let reports = PartitionConfig::analytical(10).url("postgres://shop@standby/shop");
+    let batch = PartitionConfig::named("batch", Kind::Analytical, 5);
+    let settings = PoolConfig::new("shop", "postgres://shop@pooler/shop", fleet)
+        .pooler(session)
+        .transactional(PartitionConfig::transactional(20))
+        .analytical(reports)
+        .partition(
+            batch
+                .url("postgres://shop@other/shop")
+                .pooler(PoolerConfig::transaction(400)),
+        )
+        .resolve()
+        .unwrap();
+    let stated = settings.partitions.iter().map(|it| it.pooler.as_ref());
+    let stated: Vec<_> = stated.map(|it| it.map(|it| it.mode)).collect();
+    let modes = [
+        Some(PoolerMode::Session),
+        None,
+        Some(PoolerMode::Transaction),
+    ];
+    assert_eq!(stated, modes);
+    let file = PoolConfig::from_toml(POOLERS).unwrap();
+    assert_eq!(file.resolve().unwrap(), settings);
+    let variables = [
+        ("SERVICE", "shop"),
+        ("URL", "postgres://shop@pooler/shop"),
+        ("FLEET_MAX_REPLICAS", "3"),
+        ("FLEET_SURGE", "0"),
+        ("POOLER_MODE", "session"),
+        ("POOLER_MAX_CLIENT_CONN", "500"),
+        ("POOLER_DEFAULT_POOL_SIZE", "60"),
+        ("POOLER_MAX_DB_CONNECTIONS", "90"),
+        ("PARTITIONS", "transactional,analytical,batch"),
+        ("TRANSACTIONAL_MAX_CONNECTIONS", "20"),
+        ("ANALYTICAL_MAX_CONNECTIONS", "10"),
+        ("ANALYTICAL_URL", "postgres://shop@standby/shop"),
+        ("BATCH_KIND", "analytical"),
+        ("BATCH_MAX_CONNECTIONS", "5"),
+        ("BATCH_URL", "postgres://shop@other/shop"),
+        ("BATCH_POOLER_MODE", "transaction"),
+        ("BATCH_POOLER_MAX_CLIENT_CONN", "400"),
+    ];
+    let variables = variables.map(|(name, value)| (format!("SHOP_DB_{name}"), value.to_owned()));
+    let environment = PoolConfig::from_vars("SHOP_DB", variables).unwrap();
+    assert_eq!(environment.resolve().unwrap(), settings);
+
+    let over = ("SHOP_DB_POOLER_MAX_CLIENT_CONN".to_owned(), "7".to_owned());
+    let over = file
+        .apply_vars("SHOP_DB", [over])
+        .unwrap()
+        .resolve()
+        .unwrap();
+    let of_pool = over.partitions[0].pooler.as_ref().unwrap();
+    assert_eq!(of_pool.max_client_conn.get(), 7);
+    assert_eq!(over.partitions[2], settings.partitions[2]);
+}
+
+#[test]
+fn what_is_wrong_with_a_pooler_is_said_with_its_field_and_its_line() {
+    for (from, to, field, told) in [
+        (
+            "mode = 'session'",
+            "",
+            "pooler.mode",
+            "state \"session\" or \"transaction\"",
+        ),
+        (
+            "mode = 'session'",
+            "mode = 'statement'",
+            "pooler.mode",
+            "expected \"session\" or \"transaction\"",
+        ),
+        (
+            "max_client_conn = 500",
+            "",
+            "pooler.max_client_conn",
+            "there is no default",
+        ),
+        (
+            "max_client_conn = 500",
+            "max_client_conn = 0",
+            "pooler.max_client_conn",
+            "at least 1",
+        ),
+        (
+            "default_pool_size = 60",
+            "",
+            "pooler.default_pool_size",
+            "each client needs one",
+        ),
+        (
+            "max_db_connections = 90",
+            "max_db_connections = 0",
+            "pooler.max_db_connections",
+            "at least 1",
+        ),
+        (
+            "max_db_connections = 90",
+            "size = 90",
+            "pooler.size",
+            "unknown key",
+        ),
+        (
+            "max_client_conn = 400",
+            "max_client_conn = 400\ndefault_pool_size = 9",
+            "partition.batch.pooler.default_pool_size",
+            "only with mode",
+        ),
+        (
+            "url = 'postgres://shop@other/shop'",
+            "",
+            "partition.batch.pooler",
+            "where a url is stated",
+        ),
+        (
+            "max_connections = 5",
+            "max_connections = 5\nreset_session = true",
+            "partition.batch.reset_session",
+            "no session to reset",
+        ),
+        (
+            "[partition.pooler]",
+            "[partition.poler]",
+            "partition.batch.poler",
+            "unknown key",
+        ),
+    ] {
+        let text = POOLERS.replacen(from, to, 1);
+        assert_ne!(text, POOLERS);
+        let error = PoolConfig::from_toml(&text).and_then(|config| config.resolve());
+        let error = error.unwrap_err();
+        let [problem] = error.problems() else {
+            panic!("{error}")
+        };
+        assert_eq!(problem.field, field);
+        assert!(problem.problem.contains(told), "{error}");
+        assert!(problem.origin.is_some() || to.is_empty(), "{error}");
+    }
 }
 
 #[test]

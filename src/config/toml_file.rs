@@ -13,9 +13,10 @@ use super::{
     budget::BudgetConfig,
     error::{ConfigError, Problem, printable},
     fleet::{ExternalPool, FleetConfig},
-    leaf::{Leaf, Named, Overlay, fields_of},
+    leaf::{Leaf, Named, Overlay, POOLER, fields_of},
     origin::Origins,
     partition::PartitionConfig,
+    pooler::PoolerConfig,
 };
 
 impl PoolConfig {
@@ -179,6 +180,15 @@ impl<'a> Reader<'a> {
     ) {
         let at = key.span().start;
         let field = format!("{path}{}", printable(key.get_ref()));
+        if stated == POOLER
+            && let Some(pooler) = target.pooler()
+        {
+            self.origins.note(field.clone(), self.place(at));
+            for entry in self.expect_table(&field, value).into_iter().flatten() {
+                self.field(pooler, &format!("{field}."), entry);
+            }
+            return;
+        }
         match target.set(stated, leaf(value.get_ref())) {
             Ok(()) => self.origins.note(field, self.place(at)),
             Err(error) => self.report(&field, at, error.to_string()),
@@ -242,6 +252,7 @@ fn is_field(key: &str) -> bool {
         fields_of::<BootConfig>(),
         fields_of::<BudgetConfig>(),
         fields_of::<PartitionConfig>(),
+        fields_of::<PoolerConfig>(),
     ];
     tables.iter().any(|fields| fields.contains(&key))
 }

@@ -21,6 +21,7 @@
 
 use crate::config::{HandOver, Kind};
 
+use super::pooler::PoolerLimits;
 use super::report::{
     Constraint, FleetReport, Part, RoleGrant, Scope, ServerReport, ServerState, Term, Warning,
 };
@@ -158,6 +159,8 @@ pub enum Limits {
         /// In the server's own words, which tell whether it was the server, the role or the database.
         said: String,
     },
+    /// It is not a server but a pooler before one, with these limits as its owner stated them.
+    Pooler(PoolerLimits),
 }
 
 /// What a server grants, and to whom.
@@ -499,6 +502,10 @@ impl<'a> Sum<'a> {
                 Vec::new(),
                 Vec::new(),
             ),
+            Limits::Pooler(limits) => {
+                let scopes = limits.scopes().map(|(s, t)| self.constraint(s, t));
+                (ServerState::Pooler, Vec::new(), scopes.collect())
+            }
         };
         ServerReport {
             label,
@@ -599,9 +606,14 @@ impl<'a> Use<'a> {
 
     fn is_under(&self, scope: &Scope) -> bool {
         match scope {
-            Scope::Server => true,
+            Scope::Server | Scope::Pooler => true,
             Scope::Role { name } => self.role == Some(name),
-            Scope::Database { name } => self.database == Some(name),
+            Scope::Database { name } | Scope::PoolerDatabase { name } => {
+                self.database == Some(name)
+            }
+            Scope::Pool { role, database } => {
+                (self.role, self.database) == (Some(role), Some(database))
+            }
         }
     }
 }
@@ -785,6 +797,8 @@ impl OpenSessions {
             Scope::Server => true,
             Scope::Role { name } => self.role == *name,
             Scope::Database { name } => self.database == *name,
+            // Postgres does not see them.
+            Scope::Pooler | Scope::Pool { .. } | Scope::PoolerDatabase { .. } => false,
         }
     }
 }
@@ -799,7 +813,13 @@ impl ServerLimits {
 
 /// One warning for all servers: it is the same truth about each.
 fn shared_servers(servers: &[Server]) -> Option<Warning> {
-    let shared = servers.iter().filter(|s| partitions(s).len() > 1);
+    // Behind a pooler in session mode the server itself is there, too.
+    let is_server = |s: &&Server| match &s.limits {
+        Limits::Pooler(limits) => limits.pools.is_empty(),
+        Limits::Known(_) | Limits::Full { .. } => true,
+    };
+    let servers = servers.iter().filter(is_server);
+    let shared = servers.filter(|s| partitions(s).len() > 1);
     let labels: Vec<String> = shared.map(|s| s.label.clone()).collect();
     (!labels.is_empty()).then_some(Warning::SharedServer { servers: labels })
 }

@@ -3,13 +3,14 @@
 //! A server is asked once, in one round trip, for all roles and databases that the pool names anywhere: they can be
 //! read by everybody. What the partitions need of it is added up by [`Survey`].
 
-use crate::config::{BudgetSettings, PartitionSettings, Settings};
+use crate::config::{BudgetSettings, PartitionSettings, PoolerSettings, Settings};
 use crate::driver::{Driver, Endpoint, Rows};
 use crate::error::Failure;
 use crate::pool::Connection;
 use crate::session::literal;
 
 use super::capacity::{Database, Demand, Limits, OpenSessions, Role, Server, ServerLimits};
+use super::pooler;
 use super::stated::{Login, demands};
 
 /// What to ask a server for.
@@ -221,13 +222,36 @@ impl Survey {
     ) {
         let mut login = Login::new(&endpoint.hosts, &endpoint.user, &endpoint.database);
         login.control = beside;
-        let demands = demands(settings, budget, &login).collect();
         let hosts = endpoint.hosts.clone();
+        let demands: Vec<Demand> = demands(settings, budget, &login).collect();
+        if let Some(pooler) = &settings.pooler {
+            let (at, demands) = (self.pooler(endpoint, pooler), demands.clone());
+            let hosts = hosts.clone();
+            self.wanted.push(Wanted { hosts, at, demands });
+        }
+        if !settings.has_sessions() {
+            return;
+        }
         let at = match sight {
             Ok(sight) => self.known(&hosts, sight),
             Err(said) => self.full(&hosts, said),
         };
         self.wanted.push(Wanted { hosts, at, demands });
+    }
+
+    /// The pooler that the endpoint leads to.
+    fn pooler(&mut self, endpoint: &Endpoint, stated: &PoolerSettings) -> usize {
+        let label = pooler::label(&endpoint.hosts);
+        let same = |seen: &Seen| seen.identity.is_none() && seen.server.label == label;
+        let at = match self.servers.iter().position(same) {
+            Some(at) => at,
+            // Not by its hosts: those of a list may be servers of their own.
+            None => self.insert(None, &label, pooler::server(&label, stated)),
+        };
+        if let Limits::Pooler(limits) = &mut self.servers[at].server.limits {
+            limits.take_in(stated, &endpoint.user, &endpoint.database);
+        }
+        at
     }
 
     fn known(&mut self, hosts: &str, sight: Sight) -> usize {

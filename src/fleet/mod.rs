@@ -12,6 +12,7 @@
 
 mod capacity;
 pub(crate) mod check;
+mod pooler;
 mod report;
 mod shrink;
 mod stated;
@@ -25,6 +26,7 @@ pub use capacity::{
     Criticality, Database, Demand, DemandKind, ExternalDemand, Fleet, Limits, OpenSessions, Role,
     Server, ServerLimits, Share, SharedBudget, assess,
 };
+pub use pooler::{PoolSize, PoolerLimits};
 pub use report::{
     BudgetPart, Constraint, FleetReport, Part, PartitionShare, PartitionSize, RoleGrant, Scope,
     ServerReport, ServerState, SmallestLimit, Term, Verdict, Warning,

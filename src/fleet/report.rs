@@ -173,7 +173,7 @@ pub struct SmallestLimit {
     pub server: String,
     /// What it is about.
     pub scope: Scope,
-    /// Its name in Postgres: `max_connections`, `rolconnlimit`, `datconnlimit`.
+    /// Its name in Postgres: `max_connections`, `rolconnlimit`, `datconnlimit`; or in PgBouncer.
     pub setting: &'static str,
     /// What it is now.
     pub from: u64,
@@ -254,6 +254,8 @@ pub enum ServerState {
         /// The connections that the fleet needs there.
         needed: u64,
     },
+    /// It is a pooler before a server. Its limits are those that were stated.
+    Pooler,
 }
 
 /// What a server grants to one role.
@@ -283,15 +285,37 @@ pub enum Scope {
         /// The database.
         name: String,
     },
+    /// All client connections to a pooler.
+    Pooler,
+    /// Those of one role in one database, each of which needs a server connection of a pooler.
+    Pool {
+        /// The role.
+        role: String,
+        /// The database.
+        database: String,
+    },
+    /// Those to one database, each of which needs a server connection of a pooler.
+    PoolerDatabase {
+        /// The database.
+        name: String,
+    },
+}
+
+impl Scope {
+    /// Whether it is about all connections, so that those of everyone else count.
+    pub(super) fn is_total(&self) -> bool {
+        matches!(self, Self::Server | Self::Pooler)
+    }
 }
 
 impl Scope {
     /// What Postgres takes at most: `max_connections` up to `MAX_BACKENDS` (13 to 18), limits of roles and
-    /// databases up to the largest `int4`.
+    /// databases up to the largest `int4`, as PgBouncer its limits.
     fn greatest_limit(&self) -> u64 {
         match self {
             Self::Server => 262_143,
             Self::Role { .. } | Self::Database { .. } => 2_147_483_647,
+            Self::Pooler | Self::Pool { .. } | Self::PoolerDatabase { .. } => 2_147_483_647,
         }
     }
 }
@@ -477,11 +501,7 @@ impl Constraint {
         granted_terms: Vec<Term>,
         per_replica: Vec<Part>,
     ) -> Self {
-        let reserve = if scope == Scope::Server {
-            fleet.reserve
-        } else {
-            0
-        };
+        let reserve = if scope.is_total() { fleet.reserve } else { 0 };
         let mut constraint = Self {
             server,
             scope,

@@ -6,6 +6,7 @@ use super::capacity::{
     Database, Demand, ExternalDemand, Fleet, Limits, Role, Server, ServerLimits, SharedBudget,
     assess,
 };
+use super::pooler;
 use super::report::FleetReport;
 
 /// How a partition logs in, without any secret.
@@ -104,21 +105,40 @@ pub fn assess_stated(settings: &Settings, logins: &[Login], limits: &StatedLimit
     );
     let mut servers: Vec<Server> = Vec::new();
     for (index, login) in logins.iter().enumerate() {
-        let known = servers.iter().position(|s| s.label == login.hosts);
-        let at = known.unwrap_or_else(|| {
-            let limits = Limits::Known(limits.server.clone());
-            servers.push(Server::new(&login.hosts, limits));
-            servers.len() - 1
-        });
-        let server = &mut servers[at];
-        if let Limits::Known(known) = &mut server.limits {
-            name_login(known, login, limits);
-        }
         let partition = &settings.partitions[index];
-        let opens = demands(partition, settings.budget_of(index), login);
-        server.demands.extend(opens);
+        let opens: Vec<Demand> = demands(partition, settings.budget_of(index), login).collect();
+        if let Some(stated) = &partition.pooler {
+            let label = pooler::label(&login.hosts);
+            let server = known(&mut servers, &label, || pooler::server(&label, stated));
+            if let Limits::Pooler(limits) = &mut server.limits {
+                limits.take_in(stated, &login.role, &login.database);
+            }
+            server.demands.extend(opens.iter().cloned());
+        }
+        if partition.has_sessions() {
+            let stated = || Server::new(&login.hosts, Limits::Known(limits.server.clone()));
+            let server = known(&mut servers, &login.hosts, stated);
+            if let Limits::Known(known) = &mut server.limits {
+                name_login(known, login, limits);
+            }
+            server.demands.extend(opens);
+        }
     }
     assess(&Fleet::of(settings), &servers)
+}
+
+/// The server of this label, which is made if it is not there yet.
+fn known<'a>(
+    servers: &'a mut Vec<Server>,
+    label: &str,
+    new: impl FnOnce() -> Server,
+) -> &'a mut Server {
+    let known = servers.iter().position(|server| server.label == label);
+    let at = known.unwrap_or_else(|| {
+        servers.push(new());
+        servers.len() - 1
+    });
+    &mut servers[at]
 }
 
 /// Makes role and database known to the server, with their stated limits.

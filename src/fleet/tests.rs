@@ -1455,6 +1455,7 @@ fn raised(server: &Server, limits: &[SmallestLimit]) -> Server {
                 let database = known.databases.iter_mut().find(|d| d.name == *name);
                 database.unwrap().connection_limit = to;
             }
+            pooler => panic!("no pooler is here: {pooler:?}"),
         }
     }
     server

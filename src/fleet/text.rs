@@ -132,7 +132,7 @@ impl SmallestLimit {
             .to
             .map_or_else(|| "none that Postgres takes,".into(), |to| to.to_string());
         let of = match self.scope {
-            Scope::Server => String::new(),
+            Scope::Server | Scope::Pooler => String::new(),
             _ => format!(" of {}", self.scope),
         };
         format!("{to} instead of {}{of} on {}", self.from, self.server)
@@ -217,6 +217,7 @@ impl Display for ServerState {
                 let (major, minor) = (version_num / 10_000, version_num % 10_000);
                 write!(f, "Postgres {major}.{minor}{standby}")
             }
+            Self::Pooler => write!(f, "its limits as they were stated"),
             Self::Full { needed, .. } => write!(f, "full; the fleet needs {needed} there"),
         }
     }
@@ -317,7 +318,7 @@ impl Constraint {
         let limit = self.granted_terms.first();
         let limit = limit.map_or_else(String::new, |t| format!("{} {}", t.name, t.amount));
         match self.scope {
-            Scope::Server => limit,
+            Scope::Server | Scope::Pooler => limit,
             _ => format!("{limit} of {}", self.scope),
         }
     }
@@ -337,9 +338,9 @@ impl Constraint {
     }
 
     fn needed_text(&self) -> String {
-        let reserve = match self.scope {
-            Scope::Server => format!(" + {} reserve", self.reserve),
-            _ => String::new(),
+        let reserve = match self.scope.is_total() {
+            true => format!(" + {} reserve", self.reserve),
+            false => String::new(),
         };
         format!(
             "({} + {} surge) x ({}){reserve}",
@@ -386,6 +387,9 @@ impl Display for Scope {
             Self::Server => write!(f, "server"),
             Self::Role { name } => write!(f, "role {name}"),
             Self::Database { name } => write!(f, "database {name}"),
+            Self::Pooler => write!(f, "pooler"),
+            Self::Pool { role, database } => write!(f, "pool of role {role} in {database}"),
+            Self::PoolerDatabase { name } => write!(f, "pools of database {name}"),
         }
     }
 }

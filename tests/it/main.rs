@@ -39,6 +39,7 @@ mod ordinary_path;
 mod passwords;
 mod plan_agreement;
 mod plan_reference;
+mod pooled;
 mod postgres_source;
 mod readiness;
 mod resetting;

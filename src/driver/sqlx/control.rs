@@ -35,6 +35,9 @@ const LAST_WORD_BOUND: Duration = Duration::from_millis(250);
 const FIRST_PAUSE: Duration = Duration::from_micros(200);
 const LAST_PAUSE: Duration = Duration::from_millis(50);
 
+/// How much older than its connection a backend must be to have been somebody else's: what clocks may differ by.
+const OLDER: Duration = Duration::from_secs(1);
+
 /// The server gives up on a client that vanished as it does for other sessions, and nobody's settings make it slow.
 const DRESS: &str = "SELECT set_config('statement_timeout', '1000', false), \
     set_config('client_min_messages', 'error', false), set_config('tcp_keepalives_idle', '10', false), \
@@ -53,11 +56,25 @@ impl Backend {
     pub(super) const SELF: &'static str = "SELECT pid, (extract(epoch FROM backend_start) * 1000000)::bigint \
         FROM pg_stat_get_activity(pg_backend_pid())";
 
+    /// The age of a session's backend, in microseconds.
+    const AGE: &'static str = "SELECT greatest(0, extract(epoch FROM clock_timestamp() - backend_start) * \
+        1000000)::bigint FROM pg_stat_get_activity(pg_backend_pid())";
+
     pub(super) fn read(row: &PgRow) -> Option<Self> {
         Some(Self {
             pid: text(row, 0)?.parse().ok()?,
             started: text(row, 1)?.parse().ok()?,
         })
+    }
+
+    /// Whether the backend of a connection is older than the connection, which was begun then.
+    pub(super) async fn is_older(
+        connection: &mut PgConnection,
+        began: Instant,
+    ) -> Result<bool, Error> {
+        let row = raw_sql(Self::AGE).fetch_one(connection).await?;
+        let age = text(&row, 0).and_then(|micros| micros.parse().ok());
+        Ok(age.is_some_and(|micros| Duration::from_micros(micros) > began.elapsed() + OLDER))
     }
 
     /// Selects `what` for each backend that is this one: one row, or none if it is gone.
@@ -73,6 +90,8 @@ impl Backend {
 /// What the partitions of one server and role share.
 pub(super) struct Control {
     login: Login,
+    /// A pooler is in between: a backend that is let go lives on, and serves somebody else.
+    is_pooled: bool,
     line: Mutex<Option<PgConnection>>,
     /// How often a connection was found lost that nobody had ended.
     losses: AtomicU64,
@@ -80,6 +99,10 @@ pub(super) struct Control {
     round_trip: AtomicU64,
     /// The pool is closed: what is opened from now on is not kept.
     retired: AtomicBool,
+    /// Its backend is known to be its own: settings stay there.
+    trusted: AtomicBool,
+    /// Its backend was older than the connection when that was opened.
+    second_hand: AtomicBool,
     lifeline: Lifeline,
 }
 
@@ -121,7 +144,7 @@ impl Drop for Knife {
 
 impl Control {
     /// Connects to nothing yet.
-    pub(super) fn new(login: Login, service: &str) -> Self {
+    pub(super) fn new(login: Login, service: &str, is_pooled: bool) -> Self {
         let as_control = |options: PgConnectOptions| {
             options
                 .application_name(&name(service))
@@ -129,10 +152,13 @@ impl Control {
         };
         Self {
             login: login.with(as_control),
+            is_pooled,
             line: Mutex::new(None),
             losses: AtomicU64::new(0),
             round_trip: AtomicU64::new(u64::MAX),
             retired: AtomicBool::new(false),
+            trusted: AtomicBool::new(false),
+            second_hand: AtomicBool::new(false),
             lifeline: Lifeline::new(),
         }
     }
@@ -194,13 +220,29 @@ impl Control {
     }
 
     async fn connect(&self) -> Result<PgConnection, Error> {
+        let began = Instant::now();
         let connected = self.login.connect().await;
         let mut connection = connected.map_err(|error| match error {
             super::Error::Sqlx(error) => error,
             other => Error::Configuration(Box::new(other)),
         })?;
-        raw_sql(DRESS).execute(&mut connection).await?;
+        if self.trusted.load(Ordering::Acquire) {
+            raw_sql(DRESS).execute(&mut connection).await?;
+        } else if Backend::is_older(&mut connection, began).await? {
+            self.second_hand.store(true, Ordering::Release);
+        }
         Ok(connection)
+    }
+
+    /// From here on its settings stay with its backend, and nobody else is served by it.
+    pub(super) async fn trust(&self) -> Result<(), Error> {
+        self.trusted.store(true, Ordering::Release);
+        self.ask(DRESS).await.map(drop)
+    }
+
+    /// Whether its backend was older than the connection when that was opened: then it was somebody else's before.
+    pub(super) fn is_second_hand(&self) -> bool {
+        self.second_hand.load(Ordering::Acquire)
     }
 
     /// Closes the connection, and keeps none from now on.
@@ -213,6 +255,10 @@ impl Control {
             }
         };
         let _ = timeout(LAST_WORD_BOUND, closing).await;
+    }
+
+    pub(super) fn is_pooled(&self) -> bool {
+        self.is_pooled
     }
 
     /// A connection was found lost that nobody had ended: others may be lost, too.

@@ -136,10 +136,10 @@ use ::sqlx::{AssertSqlSafe, Connection as _, Row as _, ValueRef as _, raw_sql};
 use deadpool::managed::{Manager, Metrics, RecycleError, RecycleResult};
 use tokio::sync::OnceCell;
 
-use crate::config::PartitionSettings;
+use crate::config::{PartitionSettings, PoolerMode};
 use crate::driver::{Driver, End, Endpoint, Leash, Readiness, Rows};
-use crate::error::{Failure, NoPassword};
-use crate::session::{SettingNotInForce, SettingsNotInForce, dress, one_by_one};
+use crate::error::{Failure, NoPassword, UndeclaredPooler};
+use crate::session::{SettingNotInForce, SettingsNotInForce, dress, one_by_one, redress};
 
 use control::{Backend, Control};
 pub use error::acquire_error;
@@ -191,10 +191,13 @@ pub enum Error {
     /// connection to the same address.
     #[error(
         "queries could not be cancelled: the backend of a connection changes, or another connection with the same \
-        url does not see it. A transaction pooler is in between, or the host stands for several servers: connect to Postgres \
-        directly, or use the pooler's session mode"
+        url does not see it. A transaction pooler is in between, or the host stands for several servers"
     )]
     Strangers,
+    /// A pooler in session mode is in between, which the configuration does not state: the backend of the first
+    /// connection is older than the connection.
+    #[error(transparent)]
+    Pooled(UndeclaredPooler),
     /// A connection that was idle is not usable any more.
     #[error("the connection is lost, or its answers are out of order")]
     Lost,
@@ -212,14 +215,23 @@ const LOOKS: u32 = 3;
 
 impl Sqlx {
     /// Whether the backend is this connection's own, and the control connection sees it. Asked of the first connection.
-    async fn vouch(&self, connection: &mut PgConnection, backend: Backend) -> Result<(), Error> {
+    /// Nothing is set before: it could stay with a backend that serves a stranger next.
+    async fn vouch(&self, connection: &mut PgConnection, began: Instant) -> Result<(), Error> {
+        let first = raw_sql(Backend::SELF).fetch_one(&mut *connection).await?;
+        let backend = Backend::read(&first).ok_or(Error::Nameless)?;
         for _ in 0..LOOKS {
             let now = raw_sql(Backend::SELF).fetch_one(&mut *connection).await?;
             if Backend::read(&now) != Some(backend) || !self.control.sees(backend).await? {
                 return Err(Error::Strangers);
             }
         }
-        Ok(())
+        let second_hand =
+            Backend::is_older(connection, began).await? || self.control.is_second_hand();
+        if self.settings.pooler.is_none() && second_hand {
+            let found = UndeclaredPooler::of_mode(PoolerMode::Session);
+            return Err(Error::Pooled(found));
+        }
+        Ok(self.control.trust().await?)
     }
 
     /// Puts the limits in force and asks who it is: one round trip.
@@ -227,17 +239,17 @@ impl Sqlx {
         &self,
         connection: &mut PgConnection,
         version: u32,
+        began: Instant,
     ) -> Result<Backend, Error> {
+        let vouch = async || self.vouch(connection, began).await;
+        self.vouched.get_or_try_init(vouch).await?;
         let sql = format!("{}; {}", dress(&self.settings, version), Backend::SELF);
         let asked = Instant::now();
         let rows = raw_sql(AssertSqlSafe(sql))
             .fetch_all(&mut *connection)
             .await?;
         self.control.answered_in(asked.elapsed());
-        let backend = rows.last().and_then(Backend::read).ok_or(Error::Nameless)?;
-        let vouch = async || self.vouch(connection, backend).await;
-        self.vouched.get_or_try_init(vouch).await?;
-        Ok(backend)
+        rows.last().and_then(Backend::read).ok_or(Error::Nameless)
     }
 }
 
@@ -263,6 +275,7 @@ impl Manager for Sqlx {
     type Error = Error;
 
     async fn create(&self) -> Result<Session, Error> {
+        let began = Instant::now();
         // The first to come opens the control connection beside its own.
         let (opened, ()) = tokio::join!(self.login.connect(), async {
             if !self.vouched.initialized() {
@@ -271,7 +284,7 @@ impl Manager for Sqlx {
         });
         let mut connection = opened?;
         let version = connection.server_version_num().unwrap_or(0);
-        match self.introduce(&mut connection, version).await {
+        match self.introduce(&mut connection, version, began).await {
             Ok(backend) => {
                 let control = Arc::clone(&self.control);
                 Ok(Session::new(connection, backend, control, version))
@@ -301,6 +314,11 @@ impl Driver for Sqlx {
         options: &Options,
         siblings: &[Self],
     ) -> Result<Self, String> {
+        if !settings.has_sessions() {
+            return Err(format!(
+                "leads to a transaction pooler: {TRANSACTION_POOLER}"
+            ));
+        }
         let login = Login::new(settings, options)?;
         let server = |login: &Login| {
             let Endpoint { hosts, user, .. } = login.endpoint();
@@ -310,7 +328,10 @@ impl Driver for Sqlx {
         let shared = siblings.iter().find(shares);
         let control = match shared {
             Some(sibling) => Arc::clone(&sibling.control),
-            None => Arc::new(Control::new(login.clone(), service(settings))),
+            None => {
+                let is_pooled = settings.pooler.is_some();
+                Arc::new(Control::new(login.clone(), service(settings), is_pooled))
+            }
         };
         Ok(Self {
             owns_control: shared.is_none(),
@@ -340,7 +361,8 @@ impl Driver for Sqlx {
     }
 
     fn can_dress(&self, other: &Self) -> bool {
-        self.settings.url == other.settings.url
+        let (own, others) = (&self.settings, &other.settings);
+        own.url == others.url && own.pooler == others.pooler
     }
 
     #[inline]
@@ -367,7 +389,7 @@ impl Driver for Sqlx {
     }
 
     async fn reset(&self, session: &mut Session) -> Readiness {
-        settle::reset(session, &dress(&self.settings, session.version())).await
+        settle::reset(session, redress(&self.settings, session.version())).await
     }
 
     async fn close(&self, session: Session) -> End {
@@ -401,10 +423,19 @@ impl Driver for Sqlx {
             Error::Sqlx(error) => Failure::new(None, error),
             Error::NoPassword(error) => Failure::new(None, error),
             Error::Settings(error) => Failure::new(None, error),
+            Error::Pooled(found) => found.into(),
+            Error::Strangers => Failure::new(None, Error::Strangers).advising(NO_STRANGERS),
             other => Failure::new(None, other),
         }
     }
 }
+
+const NO_STRANGERS: &str = "connect to Postgres directly; or use the pooler's session mode, and state it beside the \
+    url: [pooler] in TOML, with mode = \"session\". The driver on tokio-postgres goes with transaction mode, too";
+
+const TRANSACTION_POOLER: &str = "with sqlx, queries could not be cancelled there, because the pid of a backend may \
+    be a stranger's in the next moment. Connect to Postgres directly, use the pooler's session mode, or use the driver on \
+    tokio-postgres, whose cancel requests go with a key that a pooler understands";
 
 /// The name of the service, which is the first part of that of each of its sessions.
 fn service(settings: &PartitionSettings) -> &str {

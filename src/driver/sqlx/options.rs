@@ -165,7 +165,12 @@ pub(super) fn parse(
         None => parsed,
     };
     refuse_without_tls(&changed)?;
-    Ok(changed.application_name(&settings.application_name))
+    let named = changed.application_name(&settings.application_name);
+    Ok(match settings.pooler {
+        // Poolers refuse it. Without it, Postgres 12 and later write floats as exactly.
+        Some(_) => named.extra_float_digits(None),
+        None => named,
+    })
 }
 
 /// sqlx would say so as well, but only when it connects.

@@ -155,11 +155,26 @@ impl Session {
             return End::Seen;
         }
         let quiet = self.readiness() == Readiness::Quiet;
+        if self.control.is_pooled() {
+            return self.let_go(quiet).await;
+        }
         match quiet {
             true => drop(timeout(BOUND, self.connection.close()).await),
             false => drop(self.connection),
         }
         self.control.end(self.backend, !quiet).await;
+        End::Seen
+    }
+}
+
+impl Session {
+    /// As [`close`](Self::close), where a pooler is in between. Once it has the backend back, that may be anybody's: so
+    /// it is ended before it is let go, or not at all.
+    async fn let_go(self, quiet: bool) -> End {
+        if !quiet {
+            self.control.end(self.backend, true).await;
+        }
+        drop(timeout(BOUND, self.connection.close()).await);
         End::Seen
     }
 }

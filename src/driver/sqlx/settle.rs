@@ -15,7 +15,6 @@ use sqlx_core::transaction::TransactionManager as _;
 use tokio::time::timeout;
 
 use crate::driver::Readiness;
-use crate::session::UNDRESS;
 
 use super::session::{Known, Session, is_an_end};
 use super::{sqlstate, text};
@@ -62,9 +61,8 @@ pub(super) async fn settle(session: &mut Session) -> Readiness {
 }
 
 /// Frees a quiet session of its state and dresses it again, in one round trip.
-pub(super) async fn reset(session: &mut Session, dress: &str) -> Readiness {
-    let sql = format!("{UNDRESS} {dress}");
-    let renew = raw_sql(AssertSqlSafe(sql)).execute(session.connection_mut());
+pub(super) async fn reset(session: &mut Session, redress: String) -> Readiness {
+    let renew = raw_sql(AssertSqlSafe(redress)).execute(session.connection_mut());
     let renewed = match timeout(BOUND, renew).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(error)) => Err(error.into()),

@@ -23,7 +23,7 @@ use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::error::NoPassword;
+use crate::error::{NoPassword, UndeclaredPooler};
 use crate::session::SettingsNotInForce;
 use crate::tls::Tls;
 
@@ -119,6 +119,8 @@ pub(super) enum Failed {
     /// The server refuses settings of the partition.
     #[error(transparent)]
     Settings(SettingsNotInForce),
+    #[error(transparent)]
+    Pooled(UndeclaredPooler),
 }
 
 async fn open_one(config: &Config, security: &Security, at: usize) -> Result<Opened, Failed> {

@@ -43,8 +43,10 @@ use crate::config::PartitionSettings;
 use crate::driver::{
     AskForPasswords, Driver, End, Endpoint, Leash, PasswordProvider, Passwords, Readiness, Rows,
 };
-use crate::error::{Failure, NoPassword};
-use crate::session::{SettingNotInForce, SettingsNotInForce, dress, one_by_one, version_num};
+use crate::error::{Failure, NoPassword, UndeclaredPooler};
+use crate::session::{
+    SettingNotInForce, SettingsNotInForce, dress, dress_if, one_by_one, redress, version_num,
+};
 use crate::tls::Tls;
 
 use connect::{Failed, Security};
@@ -127,6 +129,24 @@ impl Connect for Landed {
 }
 
 impl TokioPostgres {
+    /// Puts the limits in force, in one round trip; unless a pooler is in between that is not stated, whose backends
+    /// may serve strangers next.
+    async fn dress(&self, session: &mut Session) -> Result<(), Error> {
+        let version = session.version();
+        let dress = match (&self.settings.pooler, session.watch().key_pid()) {
+            (None, Some(pid)) => dress_if(&self.settings, version, pid),
+            _ => dress(&self.settings, version),
+        };
+        let messages = match session.client().simple_query(&dress).await {
+            Ok(messages) => messages,
+            Err(error) => return Err(self.told_apart(session, error).await),
+        };
+        match session.know_backend(&messages) {
+            true => Ok(()),
+            false => Err(Failed::Pooled(UndeclaredPooler::of_unknown_mode()).into()),
+        }
+    }
+
     /// Why a session could not be dressed: which settings the server refuses, if it is that.
     async fn told_apart(&self, session: &Session, error: DriverError) -> Error {
         if error.code().is_none() {
@@ -174,14 +194,9 @@ impl Manager for TokioPostgres {
             opened.hearing,
             version,
         );
-        let dress = dress(&self.settings, version);
-        match session.client().simple_query(&dress).await {
-            Ok(messages) => {
-                session.know_backend(&messages);
-                Ok(session)
-            }
+        match self.dress(&mut session).await {
+            Ok(()) => Ok(session),
             Err(error) => {
-                let error = self.told_apart(&session, error).await;
                 // It counts until its backend is gone.
                 session.close().await;
                 Err(error)
@@ -223,7 +238,9 @@ impl Driver for TokioPostgres {
     }
 
     fn can_dress(&self, other: &Self) -> bool {
-        self.ssl == other.ssl && url::same_but_for_the_dress(&self.config, &other.config)
+        self.ssl == other.ssl
+            && self.settings.pooler == other.settings.pooler
+            && url::same_but_for_the_dress(&self.config, &other.config)
     }
 
     fn waits_for_password_of(&self) -> Option<&str> {
@@ -254,7 +271,7 @@ impl Driver for TokioPostgres {
     }
 
     async fn reset(&self, session: &mut Session) -> Readiness {
-        settle::reset(session, &dress(&self.settings, session.version())).await
+        settle::reset(session, &redress(&self.settings, session.version())).await
     }
 
     async fn close(&self, session: Session) -> End {
@@ -286,7 +303,7 @@ impl Driver for TokioPostgres {
             Failed::Driver(error) | Failed::BothWays { second: error, .. } => {
                 error.code().map(|code| code.code().to_owned())
             }
-            Failed::Io(_) | Failed::NoPassword(_) | Failed::Settings(_) => None,
+            Failed::Io(_) | Failed::NoPassword(_) | Failed::Settings(_) | Failed::Pooled(_) => None,
         };
         match error.0 {
             // It has no cause that could be recognised later.
@@ -296,6 +313,7 @@ impl Driver for TokioPostgres {
             Failed::NoPassword(error) => Failure::new(sqlstate, error),
             both @ Failed::BothWays { .. } => Failure::new(sqlstate, both),
             Failed::Settings(error) => Failure::new(sqlstate, error),
+            Failed::Pooled(found) => found.into(),
         }
     }
 }

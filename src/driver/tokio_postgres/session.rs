@@ -66,12 +66,13 @@ impl Session {
         }
     }
 
-    /// Takes note of what the server said when the session limits were set.
-    pub(super) fn know_backend(&mut self, messages: &[SimpleQueryMessage]) {
+    /// Takes note of what the server said when the session limits were set; `false` if it did not.
+    pub(super) fn know_backend(&mut self, messages: &[SimpleQueryMessage]) -> bool {
         self.backend_pid = messages.iter().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => row.get(0)?.parse().ok(),
             _ => None,
         });
+        self.backend_pid.is_some()
     }
 
     pub(super) fn hearing(&self) -> &Hearing {

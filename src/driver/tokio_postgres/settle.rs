@@ -6,7 +6,6 @@ use ::tokio_postgres::SimpleQueryMessage;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::driver::Readiness;
-use crate::session::UNDRESS;
 
 use super::session::Session;
 use super::watch::{Verdict, Watch};
@@ -38,10 +37,9 @@ pub(super) async fn settle(session: &Session) -> Readiness {
 }
 
 /// Frees a quiet session of its state and dresses it again, in one round trip.
-pub(super) async fn reset(session: &Session, dress: &str) -> Readiness {
-    let sql = format!("{UNDRESS} {dress}");
+pub(super) async fn reset(session: &Session, redress: &str) -> Readiness {
     let renew = async {
-        session.client().batch_execute(&sql).await.ok()?;
+        session.client().batch_execute(redress).await.ok()?;
         session.watch().until(is_answered).await;
         Some(())
     };

@@ -21,7 +21,7 @@ use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker, ready};
 use std::time::{Duration, Instant};
 
@@ -64,6 +64,8 @@ pub(super) struct Watch {
     owed_since: AtomicU64,
     /// The status byte of the last ReadyForQuery.
     status: AtomicU8,
+    /// The process id in the key for cancel requests.
+    key_pid: OnceLock<i32>,
     copied: AtomicBool,
     broken: AtomicBool,
     /// In this poll: the socket was read until it had nothing left, and all writing has left us.
@@ -93,6 +95,7 @@ impl Default for Watch {
             born: Instant::now(),
             owed_since: AtomicU64::default(),
             status: AtomicU8::default(),
+            key_pid: OnceLock::default(),
             copied: AtomicBool::default(),
             broken: AtomicBool::default(),
             read_dry: AtomicBool::default(),
@@ -164,6 +167,11 @@ impl Watch {
     /// Whether the task is being polled, or about to be.
     pub(super) fn is_polled(&self) -> bool {
         self.state.load(Ordering::Acquire) & (POLLING | WOKEN) != 0
+    }
+
+    /// The process id in the key for cancel requests: that of the backend, unless somebody in between made it up.
+    pub(super) fn key_pid(&self) -> Option<i32> {
+        self.key_pid.get().copied()
     }
 
     /// Whether the server has closed its side: then the backend is gone.
@@ -383,6 +391,7 @@ impl<S: Wire> Tap<S> {
             Frame {
                 tag: b'Z',
                 first: Some(status),
+                ..
             } => {
                 watch.status.store(status, Ordering::Relaxed);
                 // First: whoever sees the count must not take the old time for that of the next answer.
@@ -391,6 +400,7 @@ impl<S: Wire> Tap<S> {
                 }
                 add_one(&watch.answered);
             }
+            Frame { pid: Some(pid), .. } => drop(watch.key_pid.set(pid)),
             // The server is ready for a COPY IN. Should it fail from here on, the Sync that was sent with it
             // has an answer of its own.
             Frame { tag: b'G', .. } => watch.copied.store(true, Ordering::Relaxed),

@@ -11,6 +11,8 @@ pub(super) struct Frame {
     pub(super) tag: u8,
     /// The first byte of its payload, if it has one.
     pub(super) first: Option<u8>,
+    /// The process id that the key for cancel requests begins with.
+    pub(super) pid: Option<i32>,
 }
 
 /// Where in a message the next byte belongs.
@@ -26,6 +28,12 @@ enum At {
         tag: u8,
         left: u32,
     },
+    /// In the process id of a key; `left` counts what comes after the byte that is next.
+    Pid {
+        left: u32,
+        got: u8,
+        value: u32,
+    },
     Payload {
         left: u32,
     },
@@ -34,6 +42,10 @@ enum At {
 }
 
 const LENGTH_BYTES: u8 = 4;
+
+/// BackendKeyData.
+const KEY: u8 = b'K';
+const PID_BYTES: u8 = 4;
 
 /// Cuts a byte stream into messages.
 #[derive(Debug)]
@@ -57,8 +69,8 @@ impl Frames {
         matches!(self.at, At::Lost)
     }
 
-    /// Calls `seen` for each message of which the first payload byte (or, without a payload, the
-    /// length) is in `bytes`.
+    /// Calls `seen` for each message of which the first payload byte (of a key, the last of its process id; without
+    /// a payload, that of the length) is in `bytes`.
     pub(super) fn feed(&mut self, mut bytes: &[u8], mut seen: impl FnMut(Frame)) {
         while let Some((byte, rest)) = bytes.split_first() {
             match self.at {
@@ -72,15 +84,36 @@ impl Frames {
                 At::Length { tag, got, value } => {
                     self.length_byte(tag, got + 1, value << 8 | u32::from(*byte), &mut seen);
                 }
+                At::First { tag: KEY, left } if left >= u32::from(PID_BYTES) => {
+                    self.pid_byte(left, 1, u32::from(*byte), &mut seen);
+                }
                 At::First { tag, left } => {
-                    let first = Some(*byte);
-                    seen(Frame { tag, first });
+                    let (first, pid) = (Some(*byte), None);
+                    seen(Frame { tag, first, pid });
                     self.at = payload(left - 1);
+                }
+                At::Pid { left, got, value } => {
+                    self.pid_byte(left, got + 1, value << 8 | u32::from(*byte), &mut seen);
                 }
                 At::Lost => return,
             }
             bytes = rest;
         }
+    }
+
+    fn pid_byte(&mut self, left: u32, got: u8, value: u32, seen: &mut impl FnMut(Frame)) {
+        self.at = if got < PID_BYTES {
+            let left = left - 1;
+            At::Pid { left, got, value }
+        } else {
+            let [first, ..] = value.to_be_bytes();
+            seen(Frame {
+                tag: KEY,
+                first: Some(first),
+                pid: Some(value.cast_signed()),
+            });
+            payload(left - 1)
+        };
     }
 
     fn length_byte(&mut self, tag: u8, got: u8, value: u32, seen: &mut impl FnMut(Frame)) {
@@ -90,7 +123,11 @@ impl Frames {
             match value.checked_sub(u32::from(LENGTH_BYTES)) {
                 None => At::Lost,
                 Some(0) => {
-                    seen(Frame { tag, first: None });
+                    seen(Frame {
+                        tag,
+                        first: None,
+                        pid: None,
+                    });
                     At::Tag
                 }
                 Some(left) => At::First { tag, left },
@@ -168,13 +205,16 @@ mod tests {
 
         #[test]
         fn any_chunking_of_a_conversation_gives_the_same_messages(
-            messages in prop::collection::vec((any::<u8>(), prop::collection::vec(any::<u8>(), 0..40)), 0..20),
+            messages in prop::collection::vec((prop_oneof![any::<u8>(), Just(KEY)], prop::collection::vec(any::<u8>(), 0..40)), 0..20),
             cuts in prop::collection::vec(0usize..2000, 0..30),
         ) {
             let bytes: Vec<u8> = messages.iter().flat_map(|(tag, body)| message(*tag, body)).collect();
             let expected: Vec<Frame> = messages
                 .iter()
-                .map(|(tag, body)| Frame { tag: *tag, first: body.first().copied() })
+                .map(|(tag, body)| {
+                    let pid = body.first_chunk().filter(|_| *tag == KEY);
+                    Frame { tag: *tag, first: body.first().copied(), pid: pid.copied().map(i32::from_be_bytes) }
+                })
                 .collect();
             let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
             cuts.extend([0, bytes.len()]);

@@ -1,4 +1,4 @@
-//! What the tests of the pool share: servers, a tenant for each test, a network that fails on demand.
+//! What the tests of the pool share: servers, a tenant for each test, a pooler, a network that fails on demand.
 
 pub(crate) mod attempts;
 #[cfg(feature = "tls")]
@@ -6,6 +6,7 @@ pub(crate) mod certificates;
 pub(crate) mod driver;
 pub(crate) mod log;
 pub(crate) mod patience;
+pub(crate) mod pgbouncer;
 pub(crate) mod proxy;
 pub(crate) mod sampler;
 pub(crate) mod server;

@@ -137,8 +137,8 @@ fn major(server: &Path) -> Option<u32> {
         .ok()
 }
 
-/// The system user that the server runs as when we are root, as which it refuses to run.
-struct User {
+/// The system user that a server runs as when we are root, as which it refuses to run.
+pub(crate) struct User {
     name: String,
     uid: u32,
     gid: u32,
@@ -146,16 +146,24 @@ struct User {
 
 impl User {
     /// `postgres`, which Debian's package makes; or `nobody`, which every system has.
-    fn for_root() -> Result<Self, String> {
+    pub(crate) fn for_root() -> Result<Self, String> {
         let users = std::fs::read_to_string("/etc/passwd")
             .map_err(|error| format!("cannot read /etc/passwd: {error}"))?;
         let user = ["postgres", "nobody"]
             .iter()
             .find_map(|name| Self::read(&users, name));
         user.ok_or_else(|| {
-            "Postgres does not run as root, and there is no user postgres or nobody to run it as"
+            "it does not run as root, and there is no user postgres or nobody to run it as"
                 .to_owned()
         })
+    }
+
+    pub(crate) fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    pub(crate) fn gid(&self) -> u32 {
+        self.gid
     }
 
     fn read(users: &str, name: &str) -> Option<Self> {

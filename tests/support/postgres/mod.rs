@@ -21,7 +21,7 @@
 )]
 
 mod docker;
-mod local;
+pub(crate) mod local;
 mod named;
 mod probe;
 mod source;
@@ -329,7 +329,7 @@ fn random() -> u64 {
 
 /// A port of 127.0.0.1 that nobody listens on. It is taken from below the range from which systems pick ports
 /// for outgoing connections, so that it is still free when a stopped server comes back to it.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
     let candidates = std::iter::repeat_with(|| {
         20_000 + u16::try_from(random() % 12_000).expect("bug: below 12,000")
