@@ -500,6 +500,9 @@ async fn a_role_at_its_limit_is_told_by_its_sqlstate_and_served_once_the_limit_i
     drop(held);
 }
 
+/// How a client asks for TLS.
+const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
+
 /// How a server refuses that is not there yet.
 #[derive(Clone, Copy, Debug)]
 enum Refusal {
@@ -515,9 +518,19 @@ impl Refusal {
     }
 
     async fn say(self, mut client: TcpStream) {
-        let mut startup = [0; 1024];
-        if client.read(&mut startup).await.is_err() || self.sqlstate().is_none() {
+        let mut asked = [0; 1024];
+        let Ok(length) = client.read(&mut asked).await else {
             return;
+        };
+        if self.sqlstate().is_none() {
+            return;
+        }
+        // A server without TLS says so before it says anything else.
+        if asked[..length] == SSL_REQUEST {
+            let said = client.write_all(b"N").await;
+            if said.is_err() || client.read(&mut asked).await.is_err() {
+                return;
+            }
         }
         let fields = b"SFATAL\0VFATAL\0C57P03\0Mthe database system is starting up\0\0";
         let length = u32::try_from(fields.len() + 4).unwrap();

@@ -315,20 +315,6 @@ async fn a_host_that_does_not_resolve_only_costs_time_beside_one_that_does() {
     .await;
 }
 
-/// What sqlx speaks is up to the service: one of sqlx's features.
-#[tokio::test]
-async fn a_url_that_demands_tls_is_a_mistake_in_the_configuration() {
-    on_each_version(async |tenant| {
-        let (name, host) = (&tenant.name, tenant.host());
-        let url = format!("postgres://{name}:hunter2@{host}/x?sslmode=require");
-        let error = Pool::connect(tenant.config(small(1)).url(url)).await;
-        let error = error.unwrap_err();
-        assert!(matches!(error, BootError::Config(_)), "{error}");
-        assert!(!error.to_string().contains("hunter2"), "{error}");
-    })
-    .await;
-}
-
 const CALLS: usize = 50;
 
 async fn ours(pool: &Pool) {

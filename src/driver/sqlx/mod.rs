@@ -420,6 +420,8 @@ impl Driver for Sqlx {
                 Failure::new(code, error.into_error())
             }
             Error::Sqlx(::sqlx::Error::Io(error)) => Failure::new(None, error),
+            // So it says as well when a proxy whose server is gone hangs up on the first message.
+            Error::Sqlx(error @ ::sqlx::Error::Protocol(_)) => Failure::lost(error),
             Error::Sqlx(error) => Failure::new(None, error),
             Error::NoPassword(error) => Failure::new(None, error),
             Error::Settings(error) => Failure::new(None, error),

@@ -66,11 +66,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Line<S> {
     }
 }
 
+/// Nothing was said of TLS, so nothing is known of it: that is the network, or a proxy whose server is not there.
+fn hung_up(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => io::Error::new(
+            io::ErrorKind::ConnectionAborted,
+            "the other side hung up when it was asked for TLS",
+        ),
+        _ => error,
+    }
+}
+
+/// Whether a line came to nothing by the way it went about TLS, rather than by the network.
+pub(super) fn is_of_tls(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
+    !matches!(error.kind(), ConnectionAborted | ConnectionReset | BrokenPipe)
+}
+
 /// Asks for TLS. Reads one byte and no more: what came behind it unencrypted would fail as a handshake.
 async fn is_accepted<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut S) -> io::Result<bool> {
     socket.write_all(&SSL_REQUEST).await?;
     socket.flush().await?;
-    match socket.read_u8().await? {
+    let answer = socket.read_u8().await.map_err(hung_up);
+    match answer? {
         b'S' => Ok(true),
         b'N' => Ok(false),
         // An error, which nobody has vouched for: what it says is not repeated.
