@@ -90,7 +90,8 @@ pub use pool::{
     PartitionedPool, PoolDiagnosis, StillHeld, TakenAway,
 };
 pub use status::{
-    BudgetStatus, CallSite, Held, Holder, OldestHolds, PartitionStatus, PoolStatus, Statement,
+    BudgetStatus, CallSite, Held, Holder, OldestHolds, PartitionStatus, PoolStatus, SeatStatus,
+    Statement,
 };
 
 /// The README's code is compiled.

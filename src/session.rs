@@ -74,12 +74,10 @@ pub const UNDRESS: &str = "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET A
 #[must_use]
 pub fn dress(settings: &PartitionSettings, version: u32) -> String {
     let mut sql = String::from("SELECT pg_backend_pid(), ");
-    // It is printable ASCII, so that a quote is all there is to escape, whatever the server's settings.
-    let application_name = settings.application_name.replace('\'', "''");
+    let application_name = literal(&settings.application_name);
     let _ = write!(
         sql,
-        "set_config('application_name', E'{}', false), ",
-        application_name.replace('\\', "\\\\")
+        "set_config('application_name', {application_name}, false), "
     );
     for ServerLimit { name, millis, .. } in limits(settings, version) {
         let _ = write!(sql, "set_config('{name}', '{millis}', false), ");
@@ -95,6 +93,12 @@ pub fn dress(settings: &PartitionSettings, version: u32) -> String {
     };
     let _ = write!(sql, "CASE WHEN version() LIKE '%linux%' THEN {check} END");
     sql
+}
+
+/// Text as a literal of SQL, whatever the server's settings. Of printable ASCII, quotes and backslashes are all there is
+/// to escape.
+pub(crate) fn literal(text: &str) -> String {
+    format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
 }
 
 /// `server_version_num` from the `server_version` that a server reports when a session starts, such

@@ -4,6 +4,7 @@ mod error;
 mod limits;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
@@ -12,8 +13,11 @@ use crate::config::{BootSettings, FleetCheck, PoolConfig, Settings, WhenUnavaila
 use crate::driver::Driver;
 use crate::error::{AcquireError, Failure};
 use crate::fleet::check::{Sight, Survey, fleet, look};
+use crate::fleet::lease::Term;
+use crate::fleet::seats::{Keeper, NotTaken};
 use crate::fleet::{FleetReport, assess};
 use crate::observe::Observer;
+use crate::pool::seat::Gate;
 use crate::pool::{Connection, Partition, PartitionedPool};
 use crate::status::Seconds;
 
@@ -88,7 +92,7 @@ impl<D: Driver> Builder<D> {
     /// Outside of a tokio runtime.
     pub async fn check(self) -> Result<FleetReport, BootError> {
         let settings = self.config.resolve()?;
-        let pool = PartitionedPool::<D>::assemble(&settings, &self.options, None)?;
+        let pool = PartitionedPool::<D>::assemble(&settings, &self.options, None, None)?;
         let report = pool.survey(&settings, true).await;
         pool.close(settings.boot.check_timeout).await;
         report
@@ -96,7 +100,7 @@ impl<D: Driver> Builder<D> {
 
     /// Starts the pool.
     ///
-    /// Each partition opens one connection, over which its session limits are read back and its
+    /// Where the fleet has [seats](crate::config::SeatsConfig), one is taken before anything else. Each partition opens one connection, over which its session limits are read back and its
     /// server is asked for its limits; the fleet is then held against them. `min_idle` is filled in
     /// the background. What happens when a database is not there, or the fleet does not fit, is set
     /// by [`BootConfig`](crate::config::BootConfig) and
@@ -113,15 +117,58 @@ impl<D: Driver> Builder<D> {
     pub async fn connect(self) -> Result<PartitionedPool<D>, BootError> {
         let settings = self.config.resolve()?;
         let observer = self.observer.as_deref();
-        let pool = PartitionedPool::assemble(&settings, &self.options, observer)?;
+        let seats = settings.fleet.seats.as_ref();
+        let gate = seats.map(|seats| Arc::new(Gate::new(Term(seats.lease).renewal())));
+        let pool = PartitionedPool::assemble(&settings, &self.options, observer, gate.clone())?;
+        if let Some(gate) = gate {
+            let keeper = Keeper::new(&settings, &self.options, gate, pool.tenants())?;
+            take_a_seat(keeper, &settings).await?;
+        }
+        match pool.survey_and_judge(&settings).await {
+            Ok(()) => Ok(pool),
+            Err(error) => {
+                // Whoever tries again at once finds it free.
+                pool.leave_seat(LAST_WORD_BOUND.into()).await;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// How long giving a seat back may take that is not needed.
+const LAST_WORD_BOUND: Duration = Duration::from_secs(1);
+
+async fn take_a_seat<D: Driver>(keeper: Keeper<D>, settings: &Settings) -> Result<(), BootError> {
+    let seats = settings.fleet.seats.as_ref();
+    let seats = seats.expect("bug: a keeper of no seats");
+    let endpoint = Box::new(keeper.table_at().clone());
+    let (fleet, table) = (settings.service.clone(), seats.table.clone());
+    keeper.start().await.map_err(|not| match not {
+        NotTaken::NoneFree { holders, waited } => BootError::NoSeat {
+            fleet,
+            seats: seats.count.get(),
+            waited,
+            holders,
+        },
+        NotTaken::Failed(failure) => BootError::SeatsFailed {
+            table,
+            endpoint,
+            failure,
+        },
+        NotTaken::Gone => unreachable!("bug: the pool is here, and nobody has closed it"),
+    })
+}
+
+impl<D: Driver> PartitionedPool<D> {
+    async fn survey_and_judge(&self, settings: &Settings) -> Result<(), BootError> {
         let checked = settings.fleet.mode != FleetCheck::Off;
-        let report = pool.survey(&settings, checked).await?;
+        let report = self.survey(settings, checked).await?;
         if checked {
             judge(&report, settings.fleet.mode)?;
-            pool.keep_report(report);
+            self.keep_report(report);
         }
-        pool.start();
-        Ok(pool)
+        self.start();
+        Ok(())
     }
 }
 
@@ -168,7 +215,8 @@ impl<D: Driver> PartitionedPool<D> {
             };
             if let Some(sight) = sight {
                 let budget = settings.budget_of(index);
-                let beside = partition.control_connections();
+                let line = settings.fleet.seats.is_some() && self.is_first_of_its_role(index);
+                let beside = partition.control_connections() + u32::from(line);
                 survey.add(
                     partition.endpoint(),
                     partition.settings(),
@@ -179,6 +227,17 @@ impl<D: Driver> PartitionedPool<D> {
             }
         }
         Ok(assess(&fleet(settings), &survey.servers()))
+    }
+
+    /// The keeper of the seat has a connection for each server and role.
+    fn is_first_of_its_role(&self, index: usize) -> bool {
+        let role = |partition: &Partition<D>| {
+            let endpoint = partition.endpoint();
+            (endpoint.hosts.clone(), endpoint.user.clone())
+        };
+        let mut roles: Vec<_> = self.partitions().map(role).take(index + 1).collect();
+        let own = roles.pop();
+        own.is_some_and(|own| !roles.contains(&own))
     }
 }
 

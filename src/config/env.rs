@@ -21,6 +21,7 @@ impl PoolConfig {
     /// | `SHOP_DB_SERVICE`, `SHOP_DB_URL` | as the fields |
     /// | `SHOP_DB_FLEET_MAX_REPLICAS`, `_FLEET_SURGE`, `_FLEET_RESERVE`, `_FLEET_MODE` | the fields of `[fleet]` |
     /// | `SHOP_DB_FLEET_EXTERNAL` | `jobs=4,sessions=2`: name and size of each external pool |
+    /// | `SHOP_DB_FLEET_SEATS_COUNT`, `_FLEET_SEATS_LEASE`, `_FLEET_SEATS_WAIT`, `_FLEET_SEATS_TABLE`, `_FLEET_SEATS_URL` | the fields of `[fleet.seats]` |
     /// | `SHOP_DB_BOOT_WHEN_UNAVAILABLE`, `_BOOT_WAIT`, `_BOOT_CHECK_TIMEOUT` | the fields of `[boot]` |
     /// | `SHOP_DB_BUDGETS` | `main,reports`: the budgets that partitions share; default none |
     /// | `SHOP_DB_BUDGET_MAIN_CAPACITY`, `_BUDGET_MAIN_HAND_OVER` | the fields of a budget, whose name is in upper case, with `_` for `-` |
@@ -292,6 +293,10 @@ impl Reader<'_> {
         let (path, result) = match part {
             Part::Pool => (key.clone(), config.set(&key, value)),
             Part::Fleet => (format!("fleet.{key}"), config.fleet.set(&key, value)),
+            Part::Seats => {
+                let seats = config.fleet.seats.get_or_insert_default();
+                (format!("fleet.seats.{key}"), seats.set(&key, value))
+            }
             Part::Boot => (format!("boot.{key}"), config.boot.set(&key, value)),
             Part::Budget(index) => set_one(&mut config.budgets, index, &key, value),
             Part::Partition(index) => set_one(&mut config.partitions, index, &key, value),
@@ -314,7 +319,11 @@ impl Reader<'_> {
             let (index, key) = target_of(&self.config.budgets, name)?;
             return Some((Part::Budget(index), key));
         }
-        let tables = [("fleet_", Part::Fleet), ("boot_", Part::Boot)];
+        let tables = [
+            ("fleet_seats_", Part::Seats),
+            ("fleet_", Part::Fleet),
+            ("boot_", Part::Boot),
+        ];
         let table = tables
             .into_iter()
             .find_map(|(table, part)| Some((part, key.strip_prefix(table)?.to_owned())));
@@ -368,6 +377,7 @@ impl Reader<'_> {
 enum Part {
     Pool,
     Fleet,
+    Seats,
     Boot,
     /// By its index.
     Budget(usize),

@@ -119,6 +119,7 @@ mod origin;
 mod partition;
 mod resolve;
 mod rules;
+mod seats;
 mod settings;
 mod sharing;
 mod toml_file;
@@ -129,6 +130,8 @@ mod tests;
 
 use serde::Deserialize;
 
+#[cfg(test)]
+pub(crate) use self::rules::{MOST_SEATS, SEAT_TAG_BYTES};
 pub use self::{
     boot::{BootConfig, DEFAULT_CHECK_TIMEOUT, WhenUnavailable},
     budget::{BudgetConfig, HandOver},
@@ -137,8 +140,10 @@ pub use self::{
     fleet::{ExternalPool, FleetCheck, FleetConfig},
     limit::Limit,
     partition::{ANALYTICAL, Kind, LIFETIME_JITTER_PERCENT, PartitionConfig, TRANSACTIONAL},
+    seats::SeatsConfig,
     settings::{
-        BootSettings, BudgetSettings, ExternalSettings, FleetSettings, PartitionSettings, Settings,
+        BootSettings, BudgetSettings, ExternalSettings, FleetSettings, PartitionSettings,
+        SeatsSettings, Settings,
     },
     url::DatabaseUrl,
 };

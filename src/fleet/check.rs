@@ -211,6 +211,7 @@ pub(crate) fn fleet(settings: &Settings) -> Fleet {
     };
     let mut fleet = Fleet::new(settings.max_replicas.get(), settings.surge);
     fleet.budgets = budgets.collect();
+    fleet.seats = settings.seats.as_ref().map(|seats| seats.count.get());
     fleet.reserve = settings.reserve;
     fleet.external = settings.external.iter().map(external).collect();
     fleet

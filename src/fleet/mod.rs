@@ -9,7 +9,9 @@
 
 mod capacity;
 pub(crate) mod check;
+pub(crate) mod lease;
 mod report;
+pub(crate) mod seats;
 mod shrink;
 mod text;
 
@@ -24,3 +26,4 @@ pub use report::{
     BudgetPart, Constraint, FleetReport, Part, PartitionShare, PartitionSize, RoleGrant, Scope,
     ServerReport, ServerState, Term, Verdict, Warning,
 };
+pub use seats::{SEATS_TABLE, SeatHolder};

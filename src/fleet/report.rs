@@ -16,6 +16,7 @@ pub struct FleetReport {
     max_replicas: u32,
     surge: u32,
     reserve: u32,
+    seats: Option<u32>,
     largest_fleet: Option<u32>,
     largest_partitions: Option<Vec<PartitionSize>>,
     fits_without_surge: bool,
@@ -39,7 +40,8 @@ impl FleetReport {
             largest_fleet: fleets.min().filter(|_| all_read),
             largest_partitions: shrink::largest_partitions(constraints())
                 .filter(|_| all_read && !fits),
-            fits_without_surge: all_read && fit_alone,
+            fits_without_surge: all_read && fit_alone && fleet.seats.is_none(),
+            seats: fleet.seats,
             max_replicas: fleet.max_replicas,
             surge: fleet.surge,
             reserve: fleet.reserve,
@@ -111,6 +113,13 @@ impl FleetReport {
     #[must_use]
     pub fn surge(&self) -> u32 {
         self.surge
+    }
+
+    /// The seats that were stated. They are counted instead of replicas and surge, and are what
+    /// [`largest_fleet`](Self::largest_fleet) is about.
+    #[must_use]
+    pub fn seats(&self) -> Option<u32> {
+        self.seats
     }
 
     /// The reserve that was stated.
@@ -406,14 +415,15 @@ impl Constraint {
         } else {
             0
         };
+        let (max_replicas, surge) = fleet.counted();
         let mut constraint = Self {
             server,
             scope,
             granted: Term::total(&granted_terms),
             granted_terms,
             needed: 0,
-            max_replicas: fleet.max_replicas,
-            surge: fleet.surge,
+            max_replicas,
+            surge,
             per_replica,
             reserve,
             verdict: Verdict::Fits,
@@ -539,6 +549,14 @@ pub enum Warning {
         pool: String,
         /// The database it was counted toward; `None` if the partitions use several.
         counted_toward: Option<String>,
+    },
+    /// More replicas may run than there are seats: some wait for one. A rolling deploy that starts new replicas before
+    /// it ends old ones can wait for ever.
+    FewerSeats {
+        /// The seats.
+        seats: u32,
+        /// The most replicas of a deploy.
+        replicas: u64,
     },
     /// Nothing is kept for anyone else.
     NoReserve,

@@ -12,6 +12,7 @@ use crate::observe::{Observer, Watch};
 use super::Partition;
 use super::budget::{Budget, Member};
 use super::core::Core;
+use super::seat::Tenancy;
 
 /// A field, and what is wrong with it.
 type Problem = (String, String);
@@ -21,6 +22,7 @@ pub(super) fn partitions<D: Driver>(
     settings: &Settings,
     options: &D::Options,
     observer: Option<&dyn Observer>,
+    tenancy: Option<&Arc<Tenancy>>,
 ) -> Result<Vec<Partition<D>>, ConfigError> {
     let drivers = drivers::<D>(&settings.partitions, options)?;
     one_server_each(settings, &drivers)?;
@@ -33,7 +35,7 @@ pub(super) fn partitions<D: Driver>(
             let driver = driver.expect("bug: a partition in two budgets");
             (*at, &settings.partitions[*at], driver)
         });
-        for (at, core) in cores(budget, members.collect(), observer) {
+        for (at, core) in cores(budget, members.collect(), observer, tenancy) {
             partitions[at] = Some(Partition::new(core));
         }
     }
@@ -114,6 +116,7 @@ fn cores<D: Driver>(
     budget: &BudgetSettings,
     members: Vec<(usize, &PartitionSettings, D)>,
     observer: Option<&dyn Observer>,
+    tenancy: Option<&Arc<Tenancy>>,
 ) -> Vec<(usize, Arc<Core<D>>)> {
     let known: Vec<Member<'_, D>> = members.iter().map(|(_, of, d)| (*of, d)).collect();
     let shared = Arc::new(Budget::new(budget.clone(), &known));
@@ -122,7 +125,7 @@ fn cores<D: Driver>(
         let class = ClassId::new(class);
         let runtime = Handle::current();
         let core = Core::new(settings.clone(), driver, class, &shared, watch, runtime);
-        (at, Arc::new(core))
+        (at, Arc::new(core.seated(tenancy.cloned())))
     };
     let cores: Vec<_> = members.into_iter().enumerate().map(core).collect();
     shared.introduce(cores.iter().map(|(_, core)| Arc::downgrade(core)).collect());

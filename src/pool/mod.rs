@@ -2,6 +2,7 @@
 
 mod acquire;
 mod assemble;
+pub(crate) mod boottime;
 mod budget;
 mod closing;
 mod connection;
@@ -14,6 +15,7 @@ mod leaving;
 mod opening;
 mod pace;
 mod partition;
+pub(crate) mod seat;
 mod store;
 mod upkeep;
 
@@ -29,6 +31,7 @@ use crate::observe::Observer;
 use crate::status::{CallSite, PoolStatus};
 
 use closing::begin_to_take;
+use seat::{Gate, Tenancy, Tenants};
 
 pub use closing::{CloseReport, StillHeld, TakenAway};
 pub use connection::Connection;
@@ -43,6 +46,7 @@ struct Inner<D: Driver> {
     analytical: usize,
     fleet: OnceLock<FleetReport>,
     external: Vec<ExternalSettings>,
+    gate: Option<Arc<Gate>>,
 }
 
 /// The connections of a service, divided into partitions (bulkheads). Cloning it is cheap.
@@ -62,8 +66,10 @@ impl<D: Driver> PartitionedPool<D> {
         settings: &Settings,
         options: &D::Options,
         observer: Option<&dyn Observer>,
+        gate: Option<Arc<Gate>>,
     ) -> Result<Self, ConfigError> {
-        let partitions = assemble::partitions(settings, options, observer)?;
+        let tenancy = gate.clone().map(|gate| Arc::new(Tenancy::new(gate)));
+        let partitions = assemble::partitions(settings, options, observer, tenancy.as_ref())?;
         let position = |name: &str| {
             let found = partitions.iter().position(|p| p.name() == name);
             found.expect("bug: the settings have both partitions")
@@ -76,6 +82,7 @@ impl<D: Driver> PartitionedPool<D> {
                 analytical,
                 fleet: OnceLock::new(),
                 external: settings.fleet.external.clone(),
+                gate,
             }),
         })
     }
@@ -84,6 +91,18 @@ impl<D: Driver> PartitionedPool<D> {
     pub(crate) fn start(&self) {
         for partition in self.partitions() {
             partition.core.start();
+        }
+    }
+
+    /// Its partitions, for the keeper of their seat.
+    pub(crate) fn tenants(&self) -> Tenants<D> {
+        Tenants::new(self.partitions().map(|p| Arc::downgrade(&p.core)).collect())
+    }
+
+    /// Has the seat given back, if there is one.
+    pub(crate) async fn leave_seat(&self, deadline: Deadline) {
+        if let Some(gate) = &self.inner.gate {
+            gate.leave(deadline).await;
         }
     }
 
@@ -136,6 +155,7 @@ impl<D: Driver> PartitionedPool<D> {
         PoolStatus {
             partitions: all().map(|core| core.status()).collect(),
             shared_budgets: budgets.filter_map(|core| core.budget.status()).collect(),
+            seat: self.inner.gate.as_ref().map(|gate| gate.status()),
         }
     }
 
@@ -209,6 +229,8 @@ impl<D: Driver> PartitionedPool<D> {
     /// second) is cancelled and taken away from its owner, whose next use of it fails with the
     /// driver's "closed".
     ///
+    /// At the end, the [seat](crate::config::SeatsConfig) is given back, if there is one.
+    ///
     /// The report names what was taken away, and what was still not known gone at `deadline`.
     ///
     /// # Cancel safety
@@ -229,6 +251,7 @@ impl<D: Driver> PartitionedPool<D> {
             let retire = partition.core.driver.retire();
             let _ = timeout_at(deadline.instant(), retire).await;
         }
+        self.leave_seat(deadline).await;
         self.sample();
         report
     }

@@ -21,6 +21,8 @@ use super::store::{Place, Stage, Store};
 pub(super) struct Opening<D: Driver> {
     core: Arc<Core<D>>,
     place: Option<Place>,
+    /// That of the seat under which it was begun.
+    tenure: u64,
 }
 
 impl<D: Driver> Opening<D> {
@@ -28,6 +30,7 @@ impl<D: Driver> Opening<D> {
         Self {
             core: Arc::clone(core),
             place: Some(place),
+            tenure: core.tenure(),
         }
     }
 
@@ -58,7 +61,13 @@ impl<D: Driver> Opening<D> {
         let place = self.place.take().expect("bug: an opening without a place");
         let leash = D::leash(&client);
         self.core.bulkhead.with_stock(|s| s.opened(&place, leash));
-        self.core.offer(self.core.link(client, place));
+        let link = self.core.link(client, place, self.tenure);
+        // Of a seat that was lost meanwhile, nobody may use it, and perhaps somebody else has the seat.
+        if self.tenure == self.core.tenure() && self.core.is_seated() {
+            self.core.offer(link);
+        } else {
+            self.core.discard(link, None);
+        }
         self.core.open_due(0);
     }
 

@@ -266,6 +266,10 @@ impl Driver for Undressed {
         TokioPostgres::new(settings, &(), &[]).map(Self)
     }
 
+    fn tag(&self, tag: &str) {
+        self.0.tag(tag);
+    }
+
     fn endpoint(&self) -> &Endpoint {
         self.0.endpoint()
     }

@@ -31,6 +31,7 @@ mod plan_agreement;
 mod plan_reference;
 mod postgres_source;
 mod resetting;
+mod seats;
 mod sharing;
 mod soak;
 mod support;

@@ -7,7 +7,8 @@
 //! 2. One question at a time: an answer takes a fraction of a millisecond, so the queue is short.
 //! 3. Who leaves in the middle of a question takes the connection along: what is out of step is never used again.
 //! 4. It comes back by itself when it has died.
-//! 5. A question that was not answered may yet be heard. So whoever asked for a cancel in vain must not use the
+//! 5. Its name has the tag of the sessions that it serves; with another tag it is another connection.
+//! 6. A question that was not answered may yet be heard. So whoever asked for a cancel in vain must not use the
 //!    backend again.
 
 use std::fmt;
@@ -21,6 +22,8 @@ use ::sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Error, raw_sql
 use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
+
+use crate::driver::Tag;
 
 use super::text;
 
@@ -72,6 +75,10 @@ impl Backend {
 /// What the partitions of one server and role share.
 pub(super) struct Control {
     options: PgConnectOptions,
+    /// At most 63 bytes with a tag, of which the service's name and the slash are kept, because the fleet check knows
+    /// its own sessions by them.
+    name: String,
+    tag: Tag,
     line: Mutex<Option<PgConnection>>,
     /// How often a connection was found lost that nobody had ended.
     losses: AtomicU64,
@@ -122,9 +129,9 @@ impl Control {
     /// Connects to nothing yet.
     pub(super) fn new(options: PgConnectOptions, service: &str) -> Self {
         Self {
-            options: options
-                .application_name(&name(service))
-                .disable_statement_logging(),
+            options: options.disable_statement_logging(),
+            name: format!("{service}/control"),
+            tag: Tag::default(),
             line: Mutex::new(None),
             losses: AtomicU64::new(0),
             round_trip: AtomicU64::new(u64::MAX),
@@ -190,9 +197,23 @@ impl Control {
     }
 
     async fn connect(&self) -> Result<PgConnection, Error> {
-        let mut connection = self.options.connect().await?;
+        let mut name = self.tag.behind(&self.name);
+        name.truncate(63);
+        let options = self.options.clone().application_name(&name);
+        let mut connection = options.connect().await?;
         raw_sql(DRESS).execute(&mut connection).await?;
         Ok(connection)
+    }
+
+    /// From now on it has another name. What is just being asked is answered by the old one.
+    pub(super) fn tag(&self, tag: &str) {
+        if self.tag.behind("") == tag {
+            return;
+        }
+        self.tag.set(tag);
+        if let Ok(mut line) = self.line.try_lock() {
+            drop(line.take());
+        }
     }
 
     /// Closes the connection, and keeps none from now on.
@@ -233,14 +254,6 @@ impl Control {
     pub(super) fn round_trip(&self) -> Duration {
         Duration::from_micros(self.round_trip.load(Ordering::Relaxed)).min(BOUND)
     }
-}
-
-/// How the server knows it: at most 63 bytes, of which the service's name and the slash are kept, because the fleet
-/// check knows its own sessions by them.
-fn name(service: &str) -> String {
-    let mut name = format!("{service}/control");
-    name.truncate(63);
-    name
 }
 
 impl fmt::Debug for Control {

@@ -74,7 +74,7 @@ use deadpool::managed::{Manager, Metrics, RecycleError, RecycleResult};
 use tokio::sync::OnceCell;
 
 use crate::config::PartitionSettings;
-use crate::driver::{Driver, End, Endpoint, Leash, Readiness, Rows};
+use crate::driver::{Driver, End, Endpoint, Leash, Readiness, Rows, Tag};
 use crate::error::Failure;
 use crate::session::dress;
 
@@ -98,6 +98,7 @@ pub struct Sqlx {
     options: PgConnectOptions,
     endpoint: Endpoint,
     settings: PartitionSettings,
+    tag: Tag,
     control: Arc<Control>,
     /// Whether it was the first of those that share the control connection.
     owns_control: bool,
@@ -158,7 +159,8 @@ impl Sqlx {
         connection: &mut PgConnection,
         version: u32,
     ) -> Result<Backend, Error> {
-        let sql = format!("{}; {}", dress(&self.settings, version), Backend::SELF);
+        let dress = dress(&self.tag.on(&self.settings), version);
+        let sql = format!("{dress}; {}", Backend::SELF);
         let asked = Instant::now();
         let rows = raw_sql(AssertSqlSafe(sql))
             .fetch_all(&mut *connection)
@@ -177,7 +179,9 @@ impl Manager for Sqlx {
 
     async fn create(&self) -> Result<Session, Error> {
         // The first to come opens the control connection beside its own.
-        let (opened, ()) = tokio::join!(self.options.connect(), async {
+        let name = self.tag.behind(&self.settings.application_name);
+        let options = self.options.clone().application_name(&name);
+        let (opened, ()) = tokio::join!(options.connect(), async {
             if !self.vouched.initialized() {
                 self.control.open().await;
             }
@@ -228,9 +232,24 @@ impl Driver for Sqlx {
             options,
             endpoint,
             settings: settings.clone(),
+            tag: Tag::default(),
             control,
             vouched: OnceCell::new(),
         })
+    }
+
+    /// One whose backends need not be looked at before they are cancelled, since nobody does.
+    fn alone(settings: &PartitionSettings, options: &Options) -> Result<Self, String> {
+        Ok(Self {
+            owns_control: false,
+            vouched: OnceCell::new_with(Some(())),
+            ..Self::new(settings, options, &[])?
+        })
+    }
+
+    fn tag(&self, tag: &str) {
+        self.tag.set(tag);
+        self.control.tag(tag);
     }
 
     fn endpoint(&self) -> &Endpoint {
@@ -275,7 +294,8 @@ impl Driver for Sqlx {
     }
 
     async fn reset(&self, session: &mut Session) -> Readiness {
-        settle::reset(session, &dress(&self.settings, session.version())).await
+        let dress = dress(&self.tag.on(&self.settings), session.version());
+        settle::reset(session, &dress).await
     }
 
     async fn close(&self, session: Session) -> End {

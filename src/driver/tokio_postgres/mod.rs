@@ -20,7 +20,7 @@ use deadpool_postgres::{ClientWrapper, Connect, ManagerConfig, RecyclingMethod};
 use tokio::task::JoinHandle;
 
 use crate::config::PartitionSettings;
-use crate::driver::{Driver, End, Endpoint, Leash, Readiness, Rows};
+use crate::driver::{Driver, End, Endpoint, Leash, Readiness, Rows, Tag};
 use crate::error::Failure;
 use crate::session::{dress, version_num};
 
@@ -40,6 +40,7 @@ pub struct TokioPostgres {
     config: Config,
     endpoint: Endpoint,
     settings: PartitionSettings,
+    tag: Tag,
     manager: deadpool_postgres::Manager,
 }
 
@@ -86,7 +87,10 @@ impl Manager for TokioPostgres {
     type Error = Error;
 
     async fn create(&self) -> Result<Session, Error> {
-        let opened = connect::open(&self.config).await?;
+        let settings = self.tag.on(&self.settings);
+        let mut config = self.config.clone();
+        config.application_name(settings.application_name.as_str());
+        let opened = connect::open(&config).await?;
         // The wrapper aborts the task it is given when it is dropped. It must not be ours.
         let landed = Cell::new(Some((opened.client, tokio::spawn(async {}))));
         let mut wrapper = LANDED.scope(landed, self.manager.create()).await?;
@@ -95,7 +99,7 @@ impl Manager for TokioPostgres {
         self.manager.detach(&mut wrapper);
         let version = version_num(&opened.server_version);
         let mut session = Session::new(wrapper, opened.watch, opened.task, opened.route, version);
-        let dress = dress(&self.settings, version);
+        let dress = dress(&settings, version);
         match session.client().simple_query(&dress).await {
             Ok(messages) => {
                 session.know_backend(&messages);
@@ -131,8 +135,13 @@ impl Driver for TokioPostgres {
             endpoint: url::endpoint(&config),
             manager: deadpool_postgres::Manager::from_connect(config.clone(), Landed, check),
             settings: settings.clone(),
+            tag: Tag::default(),
             config,
         })
+    }
+
+    fn tag(&self, tag: &str) {
+        self.tag.set(tag);
     }
 
     fn endpoint(&self) -> &Endpoint {
@@ -167,7 +176,8 @@ impl Driver for TokioPostgres {
     }
 
     async fn reset(&self, session: &mut Session) -> Readiness {
-        settle::reset(session, &dress(&self.settings, session.version())).await
+        let dress = dress(&self.tag.on(&self.settings), session.version());
+        settle::reset(session, &dress).await
     }
 
     async fn close(&self, session: Session) -> End {

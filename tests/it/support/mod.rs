@@ -5,5 +5,6 @@ pub(crate) mod driver;
 pub(crate) mod patience;
 pub(crate) mod proxy;
 pub(crate) mod sampler;
+pub(crate) mod seats;
 pub(crate) mod server;
 pub(crate) mod tenant;
