@@ -41,7 +41,8 @@ impl fmt::Display for Seat {
 pub(crate) struct Term(pub(crate) Duration);
 
 impl Term {
-    /// Between two renewals, and the most that one may take: two can fail before anything happens.
+    /// Between two renewals, and the most that one may take: two can fail before anything happens. Whoever waits for a
+    /// seat looks as often.
     pub(crate) fn renewal(self) -> Duration {
         self.0 / 5
     }

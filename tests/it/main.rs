@@ -32,6 +32,7 @@ mod plan_reference;
 mod postgres_source;
 mod resetting;
 mod seats;
+mod seats_processes;
 mod sharing;
 mod soak;
 mod support;

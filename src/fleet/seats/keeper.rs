@@ -143,7 +143,7 @@ impl<D: Driver> Keeper<D> {
             }
             // Whoever has no seat takes up no slot of the server while it waits.
             self.lines.hang_up();
-            self.rest(self.pause()).await;
+            self.rest(jittered(self.term.renewal())).await;
         }
     }
 
@@ -178,7 +178,7 @@ impl<D: Driver> Keeper<D> {
                     let left = Seconds(lease.admits_until().saturating_sub(now));
                     tracing::warn!(%seat, %failure, %left, "the seat could not be renewed; trying again");
                     let until_cut = lease.cut_at().saturating_sub(boottime::now());
-                    self.rest(self.pause().min(until_cut)).await;
+                    self.rest(jittered(self.term.pause()).min(until_cut)).await;
                 }
             },
         }
@@ -187,10 +187,15 @@ impl<D: Driver> Keeper<D> {
     async fn seek_seat(&mut self) {
         match self.try_to_have().await {
             Ok(true) => return,
-            Ok(false) => tracing::debug!("no seat is free"),
-            Err(failure) => tracing::debug!(%failure, "no seat could be taken"),
+            Ok(false) => {
+                tracing::debug!("no seat is free");
+                self.rest(jittered(self.term.renewal())).await;
+            }
+            Err(failure) => {
+                tracing::debug!(%failure, "no seat could be taken");
+                self.rest(jittered(self.term.pause())).await;
+            }
         }
-        self.rest(self.pause()).await;
     }
 
     /// One try: what was ours, else what is free. `false` if nothing is.
@@ -322,11 +327,6 @@ impl<D: Driver> Keeper<D> {
         }
     }
 
-    /// Those who wait for one seat do not ask all at once.
-    fn pause(&self) -> Duration {
-        self.term.pause().mul_f64(0.5 + fastrand::f64() / 2.0)
-    }
-
     /// Sleeps, unless the seat is to be given back.
     async fn rest(&mut self, pause: Duration) {
         tokio::select! {
@@ -334,6 +334,11 @@ impl<D: Driver> Keeper<D> {
             () = self.gate.leaving() => {}
         }
     }
+}
+
+/// Up to half of a pause is taken off, so that those who wait for the same do not ask all at once.
+fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(0.5 + fastrand::f64() / 2.0)
 }
 
 /// Host, process, and a word that nobody else has: a container's process often has the number 1.
