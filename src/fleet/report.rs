@@ -40,7 +40,10 @@ impl FleetReport {
             largest_fleet: fleets.min().filter(|_| all_read),
             largest_partitions: shrink::largest_partitions(constraints())
                 .filter(|_| all_read && !fits),
-            fits_without_surge: all_read && fit_alone && fleet.seats.is_none(),
+            fits_without_surge: match fleet.seats {
+                Some(_) => fits,
+                None => all_read && fit_alone,
+            },
             seats: fleet.seats,
             max_replicas: fleet.max_replicas,
             surge: fleet.surge,
@@ -97,7 +100,8 @@ impl FleetReport {
 
     /// True if the replicas would fit if there were no surge.
     ///
-    /// Where [`fits`](Self::fits) is false, that is a fleet that runs until its next deploy.
+    /// Where [`fits`](Self::fits) is false, that is a fleet that runs until its next deploy. A fleet with seats has no
+    /// surge: there it is the same as `fits`.
     #[must_use]
     pub fn fits_without_surge(&self) -> bool {
         self.fits_without_surge

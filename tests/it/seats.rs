@@ -1,12 +1,15 @@
 //! Seats on a real server: who may connect, and what becomes of who may not any more.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use partitioned_pool::config::{
-    BootConfig, FleetConfig, Limit, PoolConfig, SeatsConfig, WhenUnavailable,
+    BootConfig, FleetCheck, FleetConfig, Limit, PartitionConfig, PoolConfig, SeatsConfig,
+    WhenUnavailable,
 };
 use partitioned_pool::error::Reason;
 use partitioned_pool::fleet::Warning;
+use partitioned_pool::observe::{Event, Observer, PartitionObserver};
 use partitioned_pool::{BootError, PartitionedPool};
 use tokio_postgres::{Client, Config, NoTls};
 
@@ -183,7 +186,13 @@ async fn a_lost_seat_admits_nothing_takes_away_what_is_held_and_is_had_again<D: 
         held.taken_after().is_some()
     })
     .await;
-    assert!(held.say("SELECT 1").await.unwrap_err().is_closed());
+    // Over sqlx it is the server that ends it.
+    let ended = loop {
+        if let Err(ended) = held.say("SELECT 1").await {
+            break ended;
+        }
+    };
+    assert!(ended.is_closed(), "{ended}");
     drop((held, third, fourth));
     // The line goes on asking.
     let left = async || tenant.count("application_name NOT LIKE '%/seats%'").await <= D::BESIDE;
@@ -257,16 +266,106 @@ async fn whoever_takes_a_seat_ends_the_sessions_of_earlier_holders_first<D: Test
     assert!(admits(&pool).await);
 }
 
+/// A partition with a role of its own: nobody needs the right to end the sessions of another role.
+async fn the_sessions_of_each_role_are_ended_as_that_role<D: Tested>(tenant: &Tenant) {
+    table(tenant).await;
+    let (name, other) = (&tenant.name, format!("{}o", tenant.name));
+    tenant
+        .sql(&format!("CREATE ROLE {other} LOGIN PASSWORD '{name}'"))
+        .await;
+    let url = tenant
+        .url()
+        .replace(&format!("//{name}:"), &format!("//{other}:"));
+    say(
+        tenant,
+        &format!("INSERT INTO seats VALUES ('{name}', 1, 7, 'gone', now(), now())"),
+    )
+    .await;
+    let mut config: Config = url.parse().unwrap();
+    let (earlier, connection) = config
+        .application_name(format!("{name}/analytical#1.7"))
+        .connect(NoTls)
+        .await
+        .unwrap();
+    tokio::spawn(async move { drop(connection.await) });
+    let analytical = PartitionConfig::analytical(1).url(url.as_str());
+    let fleet = FleetConfig::new(1, 0).reserve(1).seats(seats(1));
+    let config = PoolConfig::new(name, tenant.url(), fleet)
+        .transactional(small(2))
+        .analytical(analytical);
+    let pool = connected::<D>(config).await;
+    earlier.batch_execute("SELECT 1").await.unwrap_err();
+    let of_other = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE usename = '{other}' AND application_name LIKE '%#1.8'"
+    );
+    let counted: i64 = tenant.admin.query_one(&of_other, &[]).await.unwrap().get(0);
+    // The first of its partition, a line, and what the driver keeps beside for each role.
+    assert_eq!(counted, 2 + D::BESIDE);
+    assert!(tenant.count("application_name LIKE '%/seats#1.8'").await == 1);
+    let needed = u64::try_from(2 + 1 + 2 * (1 + D::BESIDE) + 1).unwrap();
+    assert_eq!(pool.fleet_report().unwrap().needed(), Some(needed));
+    assert!(pool.close(LONG).await.is_drained());
+    let gone = format!("SELECT count(*) FROM pg_stat_activity WHERE usename = '{other}'");
+    eventually("its sessions are gone", async || {
+        tenant
+            .admin
+            .query_one(&gone, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0)
+            == 0
+    })
+    .await;
+    tenant.sql(&format!("DROP ROLE {other}")).await;
+}
+
+/// What an observer hears of seats, of whatever partition.
+#[derive(Clone, Default)]
+struct Heard(Arc<Mutex<Vec<String>>>);
+
+impl Observer for Heard {
+    fn partition(&self, _: &str) -> Box<dyn PartitionObserver> {
+        Box::new(self.clone())
+    }
+}
+
+impl PartitionObserver for Heard {
+    fn on(&self, event: &Event<'_>) {
+        let heard = match event {
+            Event::SeatTaken { seat, epoch } => format!("taken {seat}.{epoch}"),
+            Event::SeatLost { seat, epoch } => format!("lost {seat}.{epoch}"),
+            _ => return,
+        };
+        self.0.lock().unwrap().push(heard);
+    }
+}
+
+async fn an_observer_hears_in_each_partition_of_every_change<D: Tested>(tenant: &Tenant) {
+    table(tenant).await;
+    let heard = Heard::default();
+    let pool = PartitionedPool::<D>::builder(seated(tenant, seats(1)));
+    let pool = pool.observer(heard.clone()).connect().await.unwrap();
+    say(
+        tenant,
+        "UPDATE seats SET holder = 'somebody else', epoch = 2, expires_at = now()",
+    )
+    .await;
+    let words = async || heard.0.lock().unwrap().join(", ");
+    let all = "taken 1.1, taken 1.1, lost 1.1, lost 1.1, taken 1.3, taken 1.3";
+    eventually("it is lost and had again", async || words().await == all).await;
+    let status = pool.status().to_string();
+    assert!(status.contains("seat 1, epoch 3, held for "), "{status}");
+    drop(pool);
+}
+
 async fn two_fleets_in_one_database_have_seats_of_their_own<D: Tested>(tenant: &Tenant) {
     table(tenant).await;
     let other = |fleet: &str| {
         let name = format!("{fleet}{}", tenant.name);
-        let fleet = FleetConfig::new(1, 0)
-            .seats(seats(1))
-            .mode(partitioned_pool::config::FleetCheck::Off);
+        let fleet = FleetConfig::new(1, 0).seats(seats(1)).mode(FleetCheck::Off);
         PoolConfig::new(name, tenant.url(), fleet)
             .transactional(small(2))
-            .analytical(small_analytical())
+            .analytical(PartitionConfig::analytical(1))
     };
     let first = connected::<D>(other("a")).await;
     let second = connected::<D>(other("b")).await;
@@ -290,10 +389,6 @@ async fn two_fleets_in_one_database_have_seats_of_their_own<D: Tested>(tenant: &
     first.close(LONG).await;
     assert_eq!(held().await, 1);
     assert!(admits(&second).await);
-}
-
-fn small_analytical() -> partitioned_pool::config::PartitionConfig {
-    partitioned_pool::config::PartitionConfig::analytical(1)
 }
 
 async fn what_is_cut_off_stops_before_its_seat_can_be_taken<D: Tested>(tenant: &Tenant) {
@@ -496,6 +591,8 @@ on_each_driver!(
     who_waits_for_a_seat_has_no_connection_meanwhile,
     a_lost_seat_admits_nothing_takes_away_what_is_held_and_is_had_again,
     whoever_takes_a_seat_ends_the_sessions_of_earlier_holders_first,
+    the_sessions_of_each_role_are_ended_as_that_role,
+    an_observer_hears_in_each_partition_of_every_change,
     two_fleets_in_one_database_have_seats_of_their_own,
     what_is_cut_off_stops_before_its_seat_can_be_taken,
     a_table_that_is_missing_or_not_ours_is_a_boot_error_that_says_what_to_do,
