@@ -1250,7 +1250,7 @@ fn seats_are_counted_in_the_place_of_replicas_and_fewer_are_told() {
     let text = report.to_string();
     assert!(text.contains("Most seats that fit: 9."), "{text}");
     assert!(
-        text.contains("Largest partitions that fit 10 seats: 9"),
+        text.contains("Largest partitions that fit 10 seats: transactional 9."),
         "{text}"
     );
     assert!(

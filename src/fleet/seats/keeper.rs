@@ -186,7 +186,7 @@ impl<D: Driver> Keeper<D> {
 
     async fn seek_seat(&mut self) {
         match self.try_to_have().await {
-            Ok(true) => return,
+            Ok(true) => {}
             Ok(false) => {
                 tracing::debug!("no seat is free");
                 self.rest(jittered(self.term.renewal())).await;
