@@ -69,6 +69,9 @@ pub enum Reason {
     WaitTimeout,
     /// The pool is closed or closing.
     Closed,
+    /// The replica holds none of the fleet's [seats](crate::config::SeatsConfig), and so may use no connection, or
+    /// cannot tell, since the database does not answer. It tries to have one all the time.
+    NoSeat,
 }
 
 impl Reason {
@@ -81,6 +84,7 @@ impl Reason {
             Self::DeadlineTooShort { .. } => "deadline_too_short",
             Self::WaitTimeout => "wait_timeout",
             Self::Closed => "closed",
+            Self::NoSeat => "no_seat",
         }
     }
 }
@@ -103,6 +107,7 @@ impl fmt::Display for Reason {
             ),
             Self::WaitTimeout => f.write_str("no slot came free in time"),
             Self::Closed => f.write_str("the pool is closed"),
+            Self::NoSeat => f.write_str("this replica holds no seat of its fleet"),
         }
     }
 }
@@ -144,7 +149,7 @@ pub struct Rejection {
     pub oldest_holds: OldestHolds,
     /// When to come back: the expected time until everyone who waits now, and one more, has had a
     /// slot. Before enough holds have ended to tell, the larger of the partition's acquire timeout and
-    /// the age of the oldest hold.
+    /// the age of the oldest hold. Without a seat, the time between two renewals.
     /// `None` only when the pool is closed.
     pub retry_after: Option<Duration>,
 }
@@ -631,7 +636,7 @@ pub enum RunError<E> {
     },
     /// The connection was taken away while the work ran, and the work failed: it may have taken
     /// effect.
-    #[error("{partition}: the connection was taken away after {} (max_hold, or the pool was closed); the work may have taken effect", Seconds(*held))]
+    #[error("{partition}: the connection was taken away after {} (max_hold, its seat was lost, or the pool was closed); the work may have taken effect", Seconds(*held))]
     TakenAway {
         /// The partition.
         partition: String,

@@ -98,7 +98,8 @@ pub use pool::{
     PartitionDiagnosis, PartitionHealth, PartitionedPool, PoolDiagnosis, StillHeld, TakenAway,
 };
 pub use status::{
-    BudgetStatus, CallSite, Held, Holder, OldestHolds, PartitionStatus, PoolStatus, Statement,
+    BudgetStatus, CallSite, Held, Holder, OldestHolds, PartitionStatus, PoolStatus, SeatStatus,
+    Statement,
 };
 pub use warning::BootWarning;
 

@@ -25,6 +25,8 @@
 //! | `db.client.connection.pending_requests.max` | gauge | the bound of the queue |
 //! | `db.client.connection.slots_in_use` | gauge | slots held by callers, also while their connection is being opened |
 //! | `db.client.connection.oldest_use_time` | gauge, s | age of the oldest hold: it grows when a caller forgets to give back |
+//! | `db.client.connection.seats_taken` | counter | how often the replica has taken a seat of its fleet; it holds one while that is one more than `seats_lost` |
+//! | `db.client.connection.seats_lost` | counter | how often the replica has lost its seat |
 //! | `db.client.connection.acquires` | counter | calls that have ended, by `outcome` and `reason`, see below |
 //! | `db.client.connection.timeouts` * | counter | calls that ran out of time, in whatever phase; they are among the acquires, too |
 //! | `db.client.connection.create_failures` | counter | connections that could not be opened, by `reason`: `too_many_connections`, `server_restarting`, `refused_login` or `other` |
@@ -40,9 +42,9 @@
 //! | `outcome` | `reason` |
 //! |---|---|
 //! | `acquired` | `none` |
-//! | `rejected` | `queue_full`, `no_free_slot`, `deadline_too_short`, `wait_timeout` or `closed`: the database was not asked |
-//! | `timed_out` | the phase that used up the time: `connect`, `on_connect` or `validate` (`wait` is `rejected`, `wait_timeout`) |
-//! | `failed` | the phase in which the database, or the way to it, said no: `connect` or `on_connect` |
+//! | `rejected` | `queue_full`, `no_free_slot`, `deadline_too_short`, `wait_timeout`, `closed` or `no_seat`: the database was not asked |
+//! | `timed_out` | the phase that used up the time: `password`, `connect`, `on_connect` or `validate` (`wait` is `rejected`, `wait_timeout`) |
+//! | `failed` | the phase in which the database, or the way to it, said no: `password`, `connect` or `on_connect` |
 //! | `abandoned` | `none`: the caller dropped its call before it was answered |
 //!
 //! Gauges are set once a second, by [`PartitionedPool::sample`](crate::PartitionedPool::sample), and at
@@ -102,6 +104,8 @@ families! {
     PENDING_MAX: Gauge, Count, "pending_requests.max", "The bound of the queue.";
     SLOTS: Gauge, Count, "slots_in_use", "Slots held by callers, also while their connection is being opened.";
     OLDEST: Gauge, Seconds, "oldest_use_time", "Age of the oldest hold.";
+    SEATS_TAKEN: Counter, Count, "seats_taken", "How often the replica has taken a seat of its fleet.";
+    SEATS_LOST: Counter, Count, "seats_lost", "How often the replica has lost its seat.";
     ACQUIRES: Counter, Count, "acquires", "Calls that have ended, by outcome and reason.";
     TIMEOUTS: Counter, Count, "timeouts", "Calls that ran out of time, in whatever phase.";
     CREATE_FAILURES: Counter, Count, "create_failures", "Connections that could not be opened, by reason.";
@@ -228,6 +232,8 @@ struct Handles {
     acquires: Acquires,
     create_failures: CreateFailures,
     timeouts: Counter,
+    seats_taken: Counter,
+    seats_lost: Counter,
     wait: Histogram,
     slot_wait: Histogram,
     create: Histogram,
@@ -242,6 +248,8 @@ impl Handles {
             acquires: Acquires::new(register),
             create_failures: CreateFailures::new(register),
             timeouts: register.counter(&TIMEOUTS, &[]),
+            seats_taken: register.counter(&SEATS_TAKEN, &[]),
+            seats_lost: register.counter(&SEATS_LOST, &[]),
             wait: register.histogram(&WAIT),
             slot_wait: register.histogram(&SLOT_WAIT),
             create: register.histogram(&CREATE),
@@ -272,6 +280,8 @@ impl PartitionObserver for Handles {
             Event::Opened { took } => self.create.record(*took),
             Event::Dressed { took } => self.dress.record(*took),
             Event::OpenFailed { failure, .. } => self.create_failures.of(failure).increment(1),
+            Event::SeatTaken { .. } => self.seats_taken.increment(1),
+            Event::SeatLost { .. } => self.seats_lost.increment(1),
             Event::Sampled(status) => self.gauges.set(status),
         }
     }
@@ -344,6 +354,7 @@ struct Acquires {
     deadline_too_short: Counter,
     wait_timeout: Counter,
     closed: Counter,
+    no_seat: Counter,
     timed_out: ByPhase,
     failed: ByPhase,
 }
@@ -360,6 +371,7 @@ impl Acquires {
             deadline_too_short: ended("rejected", "deadline_too_short"),
             wait_timeout: ended("rejected", "wait_timeout"),
             closed: ended("rejected", "closed"),
+            no_seat: ended("rejected", "no_seat"),
             timed_out: ByPhase::new(|phase| ended("timed_out", phase.as_str())),
             failed: ByPhase::new(|phase| ended("failed", phase.as_str())),
         }
@@ -373,6 +385,7 @@ impl Acquires {
                 Reason::DeadlineTooShort { .. } => &self.deadline_too_short,
                 Reason::WaitTimeout => &self.wait_timeout,
                 Reason::Closed => &self.closed,
+                Reason::NoSeat => &self.no_seat,
             },
             AcquireError::TimedOut { phase, .. } => self.timed_out.of(*phase),
             AcquireError::Failed { phase, .. } => self.failed.of(*phase),

@@ -52,6 +52,20 @@ pub enum Event<'a> {
         /// The round trip that it took.
         took: Duration,
     },
+    /// The replica has taken a [seat](crate::config::SeatsConfig) of its fleet, at the start or again. Told to each partition.
+    SeatTaken {
+        /// Which.
+        seat: u32,
+        /// How often it was taken, this time included.
+        epoch: u64,
+    },
+    /// The replica has lost its seat: nothing is admitted, and what was held was taken away. Told to each partition.
+    SeatLost {
+        /// Which.
+        seat: u32,
+        /// Its epoch.
+        epoch: u64,
+    },
     /// The regular look at the partition: once a second, on
     /// [`PartitionedPool::sample`](crate::PartitionedPool::sample), and at the end of
     /// [`PartitionedPool::close`](crate::PartitionedPool::close).

@@ -250,6 +250,7 @@ impl fmt::Display for SettingsNotInForce {
 
 impl std::error::Error for SettingsNotInForce {}
 
+/// A text as a literal of SQL that means the same whatever `standard_conforming_strings` is.
 pub(crate) fn literal(text: &str) -> String {
     format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
 }

@@ -119,6 +119,34 @@ impl fmt::Display for BudgetStatus {
     }
 }
 
+/// The [seat](crate::config::SeatsConfig) of this replica at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SeatStatus {
+    /// Which of the fleet's seats it holds, from 1; `None` if it holds none, and admits nothing.
+    pub seat: Option<u32>,
+    /// How often that seat was taken, this taking included.
+    pub epoch: Option<u64>,
+    /// For how long it goes on admitting if the seat is not renewed any more; zero if it does not admit.
+    pub admits_for: Duration,
+    /// For how long it has held the seat, or has had none.
+    pub lasted: Duration,
+}
+
+impl fmt::Display for SeatStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lasted = Seconds(self.lasted);
+        match (self.seat, self.epoch) {
+            (Some(seat), Some(epoch)) => write!(
+                f,
+                "seat {seat}, epoch {epoch}, held for {lasted}, good for {} more",
+                Seconds(self.admits_for)
+            ),
+            _ => write!(f, "no seat for {lasted}"),
+        }
+    }
+}
+
 /// All partitions of a pool, in the order in which they were configured, and what they draw from.
 ///
 /// Each is looked at in turn: a connection that changes hands meanwhile may be seen twice, or not at all.
@@ -129,6 +157,8 @@ pub struct PoolStatus {
     pub partitions: Vec<PartitionStatus>,
     /// The budgets that several partitions share; empty where each has its own.
     pub shared_budgets: Vec<BudgetStatus>,
+    /// The seat of this replica; `None` where the fleet has no seats.
+    pub seat: Option<SeatStatus>,
 }
 
 impl fmt::Display for PoolStatus {
@@ -141,6 +171,9 @@ impl fmt::Display for PoolStatus {
         }
         for budget in &self.shared_budgets {
             write!(f, "\n{budget}")?;
+        }
+        if let Some(seat) = &self.seat {
+            write!(f, "\n{seat}")?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use thiserror::Error;
 use crate::config::{ConfigError, PoolerMode};
 use crate::driver::Endpoint;
 use crate::error::{AcquireError, Failure, Phase};
-use crate::fleet::FleetReport;
+use crate::fleet::{FleetReport, SeatHolder};
 use crate::session::SettingNotInForce;
 use crate::status::Seconds;
 
@@ -90,6 +90,37 @@ pub enum BootError {
     /// The fleet does not fit what Postgres grants.
     #[error("{0}")]
     DoesNotFit(Box<FleetReport>),
+    /// No [seat](crate::config::SeatsConfig) of the fleet came free.
+    #[error(
+        "no seat is free: all {seats} of fleet {fleet} are held, and none came free within {}{}{}",
+        Seconds(*waited),
+        HolderList(holders),
+        hint(NO_SEAT)
+    )]
+    NoSeat {
+        /// The name of the service.
+        fleet: String,
+        /// How many there are.
+        seats: u32,
+        /// For how long it was tried.
+        waited: Duration,
+        /// Who holds them.
+        holders: Vec<SeatHolder>,
+    },
+    /// The table of the seats could not be used.
+    #[error(
+        "the seats in table {table}, {endpoint}, cannot be used:\n  {failure}{}",
+        hint(&seats_advice(table, &endpoint.user, failure))
+    )]
+    SeatsFailed {
+        /// The table.
+        table: String,
+        /// Where it is looked for.
+        endpoint: Box<Endpoint>,
+        /// What was reported.
+        #[source]
+        failure: Failure,
+    },
     /// The server could not be asked for its limits.
     #[error(
         "partition {partition}: the boot check of {endpoint} failed:\n  {failure}{}",
@@ -126,6 +157,38 @@ pub struct NotInForce {
 
 const CHECK: &str =
     "try again, raise boot.check_timeout, or set fleet.mode = \"off\" to start unchecked";
+
+const NO_SEAT: &str = "run fewer replicas, raise fleet.seats.count if the server has room for more, or wait longer \
+    (fleet.seats.wait)";
+
+fn seats_advice(table: &str, role: &str, failure: &Failure) -> String {
+    match failure.sqlstate() {
+        Some("42P01" | "3F000") => format!(
+            "run migrations/0001_seats.sql (the constant fleet::SEATS_TABLE) as the owner of the database, then \
+             GRANT SELECT, INSERT, UPDATE ON {table} TO {role}"
+        ),
+        Some("42501") => format!("GRANT SELECT, INSERT, UPDATE ON {table} TO {role}"),
+        Some("25006") => {
+            "the server or the role takes no writes: set fleet.seats.url to one that does"
+                .to_owned()
+        }
+        Some("42703") => "the table is another one: run migrations/0001_seats.sql".to_owned(),
+        _ => failure
+            .advice()
+            .unwrap_or("check fleet.seats.url, and that the server is up and reachable from here")
+            .to_owned(),
+    }
+}
+
+struct HolderList<'a>(&'a [SeatHolder]);
+
+impl fmt::Display for HolderList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0
+            .iter()
+            .try_for_each(|holder| write!(f, "\n  {holder}"))
+    }
+}
 
 fn hint(text: &str) -> String {
     format!("\n  to do: {text}")

@@ -11,13 +11,17 @@ use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{FleetCheck, PartitionSettings, PoolConfig, Settings};
 use crate::driver::{AskForPasswords, Driver, PasswordProvider};
+use crate::fleet::lease::Term;
+use crate::fleet::seats::{Keeper, NotTaken};
 use crate::fleet::{FleetReport, Login, Warning};
 use crate::observe::Observer;
-use crate::pool::{OnConnect, Partition, PartitionedPool};
+use crate::pool::seat::Gate;
+use crate::pool::{OnConnect, PartitionedPool};
 
 use survey::{Purpose, Surveyed};
 use warnings::{Seen, warnings};
@@ -153,7 +157,8 @@ impl<D: Driver> Builder<D> {
     pub async fn check(self) -> Result<FleetReport, BootError> {
         let settings = self.config.resolve()?;
         let on_connect = self.on_connect.as_ref();
-        let pool = PartitionedPool::<D>::assemble(&settings, &self.options, None, on_connect)?;
+        let pool =
+            PartitionedPool::<D>::assemble(&settings, &self.options, None, on_connect, None)?;
         let surveyed = Box::pin(pool.survey(&settings, &self.options, Purpose::Check)).await;
         // Whoever is told of a server that hangs does not wait for it a second time.
         let patience = surveyed
@@ -173,13 +178,14 @@ impl<D: Driver> Builder<D> {
     /// Outside of a tokio runtime.
     pub fn logins(self) -> Result<Vec<Login>, BootError> {
         let settings = self.config.resolve()?;
-        let pool = PartitionedPool::<D>::assemble(&settings, &self.options, None, None)?;
-        Ok(pool.partitions().map(login).collect())
+        let pool = PartitionedPool::<D>::assemble(&settings, &self.options, None, None, None)?;
+        Ok(pool.logins(&settings))
     }
 
     /// Starts the pool.
     ///
-    /// Each partition opens one connection, over which its session limits are read back; each
+    /// Where the fleet has [seats](crate::config::SeatsConfig), one is taken before anything else. Each partition
+    /// opens one connection, over which its session limits are read back; each
     /// server is asked once for its limits, and the fleet is then held against them. `min_idle` is filled in
     /// the background. What happens when a database is not there, or the fleet does not fit, is set
     /// by [`BootConfig`](crate::config::BootConfig) and
@@ -197,22 +203,71 @@ impl<D: Driver> Builder<D> {
         let settings = self.config.resolve()?;
         let observer = self.observer.as_deref();
         let on_connect = self.on_connect.as_ref();
-        let pool = PartitionedPool::assemble(&settings, &self.options, observer, on_connect)?;
+        let seats = settings.fleet.seats.as_ref();
+        let gate = seats.map(|seats| Arc::new(Gate::new(Term(seats.lease).renewal())));
+        let of_seat = gate.clone();
+        let pool =
+            PartitionedPool::assemble(&settings, &self.options, observer, on_connect, of_seat)?;
+        if let Some(gate) = gate {
+            let keeper = Keeper::new(&settings, &self.options, gate, pool.tenants())?;
+            Box::pin(take_a_seat(keeper, &settings)).await?;
+        }
+        match Box::pin(pool.survey_and_judge(&settings, &self.options)).await {
+            Ok(()) => Ok(pool),
+            Err(error) => {
+                // Whoever tries again at once finds it free.
+                pool.leave_seat(LAST_WORD_BOUND.into()).await;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// How long giving a seat back may take that is not needed.
+const LAST_WORD_BOUND: Duration = Duration::from_secs(1);
+
+async fn take_a_seat<D: Driver>(keeper: Keeper<D>, settings: &Settings) -> Result<(), BootError> {
+    let seats = settings.fleet.seats.as_ref();
+    let seats = seats.expect("bug: a keeper of no seats");
+    let endpoint = Box::new(keeper.table_at().clone());
+    let (fleet, table) = (settings.service.clone(), seats.table.clone());
+    keeper.start().await.map_err(|not| match not {
+        NotTaken::NoneFree { holders, waited } => BootError::NoSeat {
+            fleet,
+            seats: seats.count.get(),
+            waited,
+            holders,
+        },
+        NotTaken::Failed(failure) => BootError::SeatsFailed {
+            table,
+            endpoint,
+            failure,
+        },
+        NotTaken::Gone => unreachable!("bug: the pool is here, and nobody has closed it"),
+    })
+}
+
+impl<D: Driver> PartitionedPool<D> {
+    async fn survey_and_judge(
+        &self,
+        settings: &Settings,
+        options: &D::Options,
+    ) -> Result<(), BootError> {
         let checked = settings.fleet.mode != FleetCheck::Off;
         let purpose = match checked {
             true => Purpose::Boot,
             false => Purpose::BootUnchecked,
         };
-        let surveyed = Box::pin(pool.survey(&settings, &self.options, purpose)).await?;
+        let surveyed = self.survey(settings, options, purpose).await?;
         if checked {
             judge(&surveyed.report, settings.fleet.mode)?;
         }
-        pool.warn(&settings, &surveyed, checked);
+        self.warn(settings, &surveyed, checked);
         if checked {
-            pool.keep_report(surveyed.report);
+            self.keep_report(surveyed.report);
         }
-        pool.start();
-        Ok(pool)
+        self.start();
+        Ok(())
     }
 }
 
@@ -222,13 +277,6 @@ impl<D: Driver> fmt::Debug for Builder<D> {
             .field("config", &self.config)
             .finish_non_exhaustive()
     }
-}
-
-fn login<D: Driver>(partition: &Partition<D>) -> Login {
-    let endpoint = partition.endpoint();
-    let mut login = Login::new(&endpoint.hosts, &endpoint.user, &endpoint.database);
-    login.control = partition.control_connections();
-    login
 }
 
 /// Refuses, or tells the log.

@@ -9,7 +9,7 @@ use crate::config::{BootSettings, PoolerMode, Settings, WhenUnavailable};
 use crate::driver::Driver;
 use crate::error::{AcquireError, Failure};
 use crate::fleet::check::{Question, Sight, Survey, is_list, look};
-use crate::fleet::{Fleet, FleetReport, assess};
+use crate::fleet::{Fleet, FleetReport, Login, assess};
 use crate::pool::{Connection, Partition, PartitionedPool};
 use crate::session::SettingsNotInForce;
 use crate::status::Seconds;
@@ -77,7 +77,7 @@ impl<D: Driver> PartitionedPool<D> {
                 }
             };
             if let Some(server) = found.server.clone() {
-                let (budget, beside) = (settings.budget_of(index), partition.control_connections());
+                let (budget, beside) = (settings.budget_of(index), self.beside(settings, index));
                 let (endpoint, settings) = (partition.endpoint(), partition.settings());
                 survey.add(endpoint, settings, budget, beside, server);
             }
@@ -88,6 +88,35 @@ impl<D: Driver> PartitionedPool<D> {
             report: assess(&Fleet::of(settings), &survey.servers()),
             idle_session_timeouts: timeouts.collect(),
         })
+    }
+
+    /// How each partition logs in.
+    pub(super) fn logins(&self, settings: &Settings) -> Vec<Login> {
+        let login = |(index, partition): (usize, &Partition<D>)| {
+            let endpoint = partition.endpoint();
+            let mut login = Login::new(&endpoint.hosts, &endpoint.user, &endpoint.database);
+            login.control = self.beside(settings, index);
+            login
+        };
+        self.partitions().enumerate().map(login).collect()
+    }
+
+    /// The connections beside those of a partition: what its driver keeps, and what the keeper of the seat does.
+    fn beside(&self, settings: &Settings, index: usize) -> u32 {
+        let line = settings.fleet.seats.is_some() && self.is_first_of_its_role(index);
+        let own = self.partitions().nth(index);
+        own.map_or(0, Partition::control_connections) + u32::from(line)
+    }
+
+    /// The keeper of the seat has a connection for each server and role.
+    fn is_first_of_its_role(&self, index: usize) -> bool {
+        let role = |partition: &Partition<D>| {
+            let endpoint = partition.endpoint();
+            (endpoint.hosts.clone(), endpoint.user.clone())
+        };
+        let mut roles: Vec<_> = self.partitions().map(role).take(index + 1).collect();
+        let own = roles.pop();
+        own.is_some_and(|own| !roles.contains(&own))
     }
 }
 

@@ -25,6 +25,7 @@ impl PoolConfig {
     /// | `SHOP_DB_POOLER_MODE`, `_POOLER_MAX_CLIENT_CONN`, ... | the fields of `[pooler]` |
     /// | `SHOP_DB_FLEET_MAX_REPLICAS`, `_FLEET_SURGE`, `_FLEET_RESERVE`, `_FLEET_MODE` | the fields of `[fleet]` |
     /// | `SHOP_DB_FLEET_EXTERNAL` | `jobs=4,sessions=2`: name and size of each external pool |
+    /// | `SHOP_DB_FLEET_SEATS_COUNT`, `_FLEET_SEATS_LEASE`, `_FLEET_SEATS_WAIT`, `_FLEET_SEATS_TABLE`, `_FLEET_SEATS_URL` | the fields of `[fleet.seats]` |
     /// | `SHOP_DB_BOOT_WHEN_UNAVAILABLE`, `_BOOT_WAIT`, `_BOOT_CHECK_TIMEOUT` | the fields of `[boot]` |
     /// | `SHOP_DB_BOOT_SILENCE` | `shared_server,max_lifetime`: the warnings that are not given |
     /// | `SHOP_DB_BUDGETS` | `main,reports`: the budgets that partitions share; default none |
@@ -323,6 +324,10 @@ impl Reader<'_> {
                 (format!("{POOLER}.{key}"), pooler.set(&key, value))
             }
             Part::Fleet => (format!("fleet.{key}"), config.fleet.set(&key, value)),
+            Part::Seats => {
+                let seats = config.fleet.seats.get_or_insert_default();
+                (format!("fleet.seats.{key}"), seats.set(&key, value))
+            }
             Part::Boot => (format!("boot.{key}"), config.boot.set(&key, value)),
             Part::Budget(index) => set_one(&mut config.budgets, index, &key, value),
             Part::Partition(index) => set_one(&mut config.partitions, index, &key, value),
@@ -347,6 +352,7 @@ impl Reader<'_> {
         }
         let tables = [
             ("pooler_", Part::Pooler),
+            ("fleet_seats_", Part::Seats),
             ("fleet_", Part::Fleet),
             ("boot_", Part::Boot),
         ];
@@ -416,6 +422,7 @@ enum Part {
     Pool,
     Pooler,
     Fleet,
+    Seats,
     Boot,
     /// By its index.
     Budget(usize),

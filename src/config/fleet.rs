@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use super::leaf::{Named, Overlay, replace};
+use super::seats::SeatsConfig;
 
 /// What the fleet check does when the fleet does not fit. As text: `"enforce"`, `"warn"` or `"off"`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize)]
@@ -44,6 +45,7 @@ pub struct FleetConfig {
     #[serde(default)]
     pub(super) external: Vec<ExternalPool>,
     pub(super) mode: Option<FleetCheck>,
+    pub(super) seats: Option<SeatsConfig>,
 }
 
 impl FleetConfig {
@@ -77,6 +79,14 @@ impl FleetConfig {
         self.mode = Some(mode);
         self
     }
+
+    /// Has the database enforce that no more replicas than these have connections at any time. Default: none, and nothing
+    /// but the check stands between the fleet and the server.
+    #[must_use]
+    pub fn seats(mut self, seats: SeatsConfig) -> Self {
+        self.seats = Some(seats);
+        self
+    }
 }
 
 impl Overlay for FleetConfig {
@@ -87,11 +97,13 @@ impl Overlay for FleetConfig {
             reserve,
             external,
             mode,
+            seats,
         } = over;
         replace(&mut self.max_replicas, max_replicas);
         replace(&mut self.surge, surge);
         replace(&mut self.reserve, reserve);
         replace(&mut self.mode, mode);
+        replace(&mut self.seats, seats);
         if !external.is_empty() {
             self.external = external;
         }

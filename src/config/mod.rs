@@ -120,6 +120,7 @@ mod partition;
 mod pooler;
 mod resolve;
 mod rules;
+mod seats;
 mod session;
 mod settings;
 mod sharing;
@@ -131,6 +132,8 @@ mod tests;
 
 use serde::Deserialize;
 
+#[cfg(test)]
+pub(crate) use self::rules::{MOST_SEATS, SEAT_TAG_BYTES};
 pub use self::{
     boot::{BootConfig, DEFAULT_CHECK_TIMEOUT, WarningCode, WhenUnavailable},
     budget::{BudgetConfig, HandOver},
@@ -140,9 +143,10 @@ pub use self::{
     limit::Limit,
     partition::{ANALYTICAL, Kind, LIFETIME_JITTER_PERCENT, PartitionConfig, TRANSACTIONAL},
     pooler::{PoolerConfig, PoolerMode},
+    seats::SeatsConfig,
     settings::{
         BootSettings, BudgetSettings, ExternalSettings, FleetSettings, PartitionSettings,
-        PoolerSettings, Settings,
+        PoolerSettings, SeatsSettings, Settings,
     },
     url::DatabaseUrl,
 };

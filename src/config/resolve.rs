@@ -17,9 +17,11 @@ use super::{
     partition::{ANALYTICAL, Kind, PartitionConfig, TRANSACTIONAL},
     pooler::{PoolerConfig, PoolerMode},
     rules::{self, Checked},
+    seats::{DEFAULT_LEASE, DEFAULT_TABLE, SeatsConfig},
     session::{self, SessionConfig},
     settings::{
-        BootSettings, ExternalSettings, FleetSettings, PartitionSettings, PoolerSettings, Settings,
+        BootSettings, ExternalSettings, FleetSettings, PartitionSettings, PoolerSettings,
+        SeatsSettings, Settings,
     },
     sharing,
     url::DatabaseUrl,
@@ -106,6 +108,7 @@ impl Check<'_> {
         let service = rules::service(
             self.config.service.as_deref(),
             always.into_iter().chain(names),
+            self.config.fleet.seats.is_some(),
         );
         let service = self.accept("service", service).unwrap_or_default();
         self.common_url();
@@ -166,6 +169,7 @@ impl Check<'_> {
             reserve,
             external,
             mode,
+            seats,
         } = fleet;
         let replicas = rules::size(
             *max_replicas,
@@ -185,7 +189,44 @@ impl Check<'_> {
                 .unwrap_or_default(),
             external: self.external_pools(external),
             mode: mode.unwrap_or_default(),
+            seats: seats.as_ref().map(|seats| self.seats(seats)),
         }
+    }
+
+    fn seats(&mut self, seats: &SeatsConfig) -> SeatsSettings {
+        let SeatsConfig {
+            count,
+            lease,
+            wait,
+            table,
+            url,
+        } = seats;
+        let lease = rules::lease(lease.unwrap_or(DEFAULT_LEASE));
+        let lease = self.accept("fleet.seats.lease", lease).unwrap_or_default();
+        let wait = rules::client_limit(wait.unwrap_or(Limit::After(lease * 2)));
+        let table = rules::table(table.as_deref().unwrap_or(DEFAULT_TABLE));
+        let count = self.accept("fleet.seats.count", rules::seats(*count));
+        SeatsSettings {
+            count: count.unwrap_or(NonZeroU32::MIN),
+            lease,
+            wait: match lease.is_zero() {
+                true => None,
+                false => self.accept("fleet.seats.wait", wait).flatten(),
+            },
+            table: self.accept("fleet.seats.table", table).unwrap_or_default(),
+            url: self.seats_url(url.as_ref()),
+        }
+    }
+
+    /// Its own, that of the pool, or that of `transactional`.
+    fn seats_url(&mut self, own: Option<&DatabaseUrl>) -> DatabaseUrl {
+        own.and_then(|url| self.accept("fleet.seats.url", rules::url(url)));
+        let mut partitions = self.config.partitions.iter();
+        let transactional = partitions.find(|p| p.name() == Some(TRANSACTIONAL));
+        let url = own
+            .or(self.config.url.as_ref())
+            .or_else(|| transactional?.url.as_ref());
+        url.cloned().unwrap_or_else(|| DatabaseUrl::from(""))
     }
 
     fn external_pools(&mut self, pools: &[ExternalPool]) -> Vec<ExternalSettings> {

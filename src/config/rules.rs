@@ -26,6 +26,18 @@ const SERVER_LONGEST_MS: u128 = 2_147_483_647;
 /// The bytes of an `application_name` that Postgres keeps; it cuts off the rest in silence.
 const APPLICATION_NAME_BYTES: usize = 63;
 
+/// What a seat needs of them, as `#9999.9999999999`: so many are its numbers and its epochs at most.
+pub(crate) const SEAT_TAG_BYTES: usize = 16;
+
+/// What that leaves room for.
+pub(crate) const MOST_SEATS: u32 = 9_999;
+
+/// The shortest lease: below, a hiccup of the network loses a seat. The longest: so long is a seat lost with its replica.
+const LEASES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60 * 60)];
+
+/// The bytes of a name that Postgres keeps.
+const IDENTIFIER_BYTES: usize = 63;
+
 /// A problem in words, without the name of its field.
 pub(super) type Checked<T> = Result<T, String>;
 
@@ -207,6 +219,7 @@ pub(super) fn kind(name: Option<&str>, stated: Option<Kind>) -> Checked<Kind> {
 pub(super) fn service<'a>(
     stated: Option<&str>,
     partitions: impl Iterator<Item = &'a str>,
+    has_seats: bool,
 ) -> Checked<String> {
     let service = stated.unwrap_or_default();
     if service.is_empty() {
@@ -224,23 +237,31 @@ pub(super) fn service<'a>(
                 .to_owned(),
         );
     }
-    fits_with_every_partition(service, partitions)?;
+    fits_with_every_partition(service, partitions, has_seats)?;
     Ok(service.to_owned())
 }
 
 fn fits_with_every_partition<'a>(
     service: &str,
     partitions: impl Iterator<Item = &'a str>,
+    has_seats: bool,
 ) -> Checked<()> {
     let longest = partitions.max_by_key(|name| name.len()).unwrap_or_default();
     let bytes = application_name(service, longest).len();
-    if bytes <= APPLICATION_NAME_BYTES {
+    let (room, why) = match has_seats {
+        true => (
+            APPLICATION_NAME_BYTES - SEAT_TAG_BYTES,
+            ", and the number of a seat takes 16 of them",
+        ),
+        false => (APPLICATION_NAME_BYTES, ""),
+    };
+    if bytes <= room {
         return Ok(());
     }
     Err(format!(
         "application_name, which is <service>/<partition>, has {bytes} bytes with the partition \"{longest}\"; \
-         Postgres cuts it off at {APPLICATION_NAME_BYTES}: shorten the service or the partition by {}",
-        bytes - APPLICATION_NAME_BYTES
+         Postgres cuts it off at {APPLICATION_NAME_BYTES}{why}: shorten the service or the partition by {}",
+        bytes - room
     ))
 }
 
@@ -262,4 +283,41 @@ pub(super) fn identifier(stated: Option<&str>) -> Checked<Option<String>> {
         Some("") => Err("is empty; leave it out if it is not known".to_owned()),
         stated => Ok(stated.map(str::to_owned)),
     }
+}
+
+/// The number of seats, which must be stated.
+pub(super) fn seats(stated: Option<u32>) -> Checked<NonZeroU32> {
+    let count = size(
+        stated,
+        "state how many replicas may have connections; there is no default",
+    )?;
+    if count.get() > MOST_SEATS {
+        return Err(format!("{count} is more than {MOST_SEATS}, the most seats"));
+    }
+    Ok(count)
+}
+
+/// How long a seat stays taken.
+pub(super) fn lease(time: Duration) -> Checked<Duration> {
+    let [shortest, longest] = LEASES;
+    if !(shortest..=longest).contains(&time) {
+        return Err("must be from 1s to 1h".to_owned());
+    }
+    whole_milliseconds(time)
+}
+
+/// A table, with or without its schema, that needs no quotes.
+pub(super) fn table(stated: &str) -> Checked<String> {
+    let plain = |name: &str| {
+        let rest = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
+        let first = |b: &u8| b.is_ascii_lowercase() || *b == b'_';
+        name.len() <= IDENTIFIER_BYTES
+            && name.as_bytes().first().is_some_and(first)
+            && name.bytes().all(rest)
+    };
+    let parts = stated.split('.');
+    if parts.clone().count() <= 2 && parts.into_iter().all(plain) {
+        return Ok(stated.to_owned());
+    }
+    Err("is no table or schema.table of a-z, 0-9 and _".to_owned())
 }

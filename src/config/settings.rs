@@ -153,6 +153,24 @@ pub struct FleetSettings {
     pub external: Vec<ExternalSettings>,
     /// What happens when the fleet does not fit.
     pub mode: FleetCheck,
+    /// How many of its replicas may have connections, if the database is to enforce that.
+    pub seats: Option<SeatsSettings>,
+}
+
+/// Seats, checked and complete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SeatsSettings {
+    /// How many; at most 9,999.
+    pub count: NonZeroU32,
+    /// How long a seat stays taken when its replica says nothing any more; from 1 s to 1 h, in whole milliseconds.
+    pub lease: Duration,
+    /// How long a replica waits for a seat when it boots; `None` if it does not.
+    pub wait: Option<Duration>,
+    /// `table` or `schema.table`: lower-case letters, digits and `_`, so that it needs no quotes.
+    pub table: String,
+    /// Where the table is.
+    pub url: DatabaseUrl,
 }
 
 /// A pool in each replica that is not ours, checked.

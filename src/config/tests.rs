@@ -139,6 +139,29 @@ const BAD_FLEET: &[(&str, &[&str])] = &[
     ("mode", &["", "on", "Warn"]),
 ];
 
+const BAD_SEATS: &[(&str, &[&str])] = &[
+    ("count", &["0", "10000", "262144"]),
+    (
+        "lease",
+        &["0s", "off", "250", "", "999ms", "1000500us", "61min", "-1s"],
+    ),
+    ("wait", BAD_CLIENT_LIMIT),
+    (
+        "table",
+        &[
+            "",
+            "Seats",
+            "a.b.c",
+            "a;b",
+            "two words",
+            "1seats",
+            "a.",
+            "ü",
+        ],
+    ),
+    ("url", &["", "  "]),
+];
+
 const BAD_BOOT: &[(&str, &[&str])] = &[
     ("when_unavailable", &["", "later", "Fail"]),
     ("wait", BAD_WAIT),
@@ -162,6 +185,7 @@ const BAD_POOL: &[(&str, &[&str])] = &[
 
 const COUNTS: &[&str] = &[
     "capacity",
+    "count",
     "max_connections",
     "reserved",
     "max_waiters",
@@ -179,6 +203,7 @@ const FLAGS: &[&str] = &["reset_session"];
 struct Stated {
     pool: Vec<(String, String)>,
     fleet: Vec<(String, String)>,
+    seats: Vec<(String, String)>,
     boot: Vec<(String, String)>,
     budgets: Vec<Vec<(String, String)>>,
     partitions: Vec<Vec<(String, String)>>,
@@ -200,6 +225,7 @@ impl Stated {
         Self {
             pool: fields(&[("service", "shop"), ("url", "postgres://shop:pw@db/shop")]),
             fleet: fields(&[("max_replicas", "3"), ("surge", "1")]),
+            seats: vec![],
             boot: vec![],
             budgets: vec![],
             partitions: vec![
@@ -231,6 +257,9 @@ impl Stated {
 
     fn toml(&self) -> String {
         let mut text = toml_lines(&self.pool) + "[fleet]\n" + &toml_lines(&self.fleet);
+        if !self.seats.is_empty() {
+            text += &("[fleet.seats]\n".to_owned() + &toml_lines(&self.seats));
+        }
         text += &("[boot]\n".to_owned() + &toml_lines(&self.boot));
         for budget in &self.budgets {
             text += &("[[budget]]\n".to_owned() + &toml_lines(budget));
@@ -258,6 +287,7 @@ impl Stated {
         };
         add("", &self.pool);
         add("fleet_", &self.fleet);
+        add("fleet_seats_", &self.seats);
         add("boot_", &self.boot);
         for (name, budget) in budgets.iter().zip(&self.budgets) {
             add(&format!("budget_{name}_"), budget);
@@ -345,6 +375,10 @@ fn each_bad(mut check: impl FnMut(&Stated, &str, &str, &str)) {
     each("fleet.", BAD_FLEET, |stated, field, value| {
         put(&mut stated.fleet, field, value)
     });
+    each("fleet.seats.", BAD_SEATS, |stated, field, value| {
+        put(&mut stated.seats, "count", "8");
+        put(&mut stated.seats, field, value)
+    });
     each("boot.", BAD_BOOT, |stated, field, value| {
         let waits = field == "wait";
         put(&mut stated.boot, field, value);
@@ -369,8 +403,13 @@ fn each_bad(mut check: impl FnMut(&Stated, &str, &str, &str)) {
 fn the_tables_of_bad_values_list_every_field() {
     let tables = [
         (BAD_PARTITION, fields_of::<PartitionConfig>()),
-        (BAD_FLEET, fields_of::<FleetConfig>()),
+        (BAD_SEATS, fields_of::<SeatsConfig>()),
     ];
+    let fleet: BTreeSet<_> = names_of(BAD_FLEET)
+        .into_iter()
+        .chain(["seats".to_owned()])
+        .collect();
+    assert_eq!(fleet, set_of(fields_of::<FleetConfig>()));
     for (table, fields) in tables.into_iter().chain([
         (BAD_BOOT, fields_of::<BootConfig>()),
         (BAD_BUDGET, fields_of::<BudgetConfig>()),
@@ -383,6 +422,76 @@ fn the_tables_of_bad_values_list_every_field() {
         .chain(of_parts)
         .collect::<BTreeSet<_>>();
     assert_eq!(pool, set_of(fields_of::<PoolConfig>()));
+}
+
+#[test]
+fn seats_are_the_same_from_code_file_and_environment_and_complete() {
+    let lease = Duration::from_secs(10);
+    let wait = Duration::from_secs(60);
+    let seats = SeatsConfig::new(8).lease(lease).wait(wait);
+    let seats = seats.table("ops.seats").url("postgres://seats:pw@db/shop");
+    let config = |fleet| {
+        PoolConfig::new("shop", "postgres://shop:pw@db/shop", fleet)
+            .transactional(PartitionConfig::transactional(20))
+            .analytical(PartitionConfig::analytical(10))
+    };
+    let built = config(FleetConfig::new(3, 1).seats(seats))
+        .resolve()
+        .unwrap();
+    let mut stated = Stated::base();
+    stated.seats = fields(&[
+        ("count", "8"),
+        ("lease", "10s"),
+        ("wait", "1min"),
+        ("table", "ops.seats"),
+        ("url", "postgres://seats:pw@db/shop"),
+    ]);
+    assert_eq!(stated.through_toml().unwrap(), built);
+    assert_eq!(stated.through_variables().unwrap(), built);
+    let file = PoolConfig::from_toml(&stated.toml()).unwrap();
+    let one = [("SHOP_DB_FLEET_SEATS_COUNT".to_owned(), "9".to_owned())];
+    let over = file.apply_vars(PREFIX, one).unwrap().resolve().unwrap();
+    let over = over.fleet.seats.unwrap();
+    assert_eq!((over.count.get(), over.lease), (9, lease));
+
+    let plain = config(FleetConfig::new(3, 1).seats(SeatsConfig::new(8)));
+    let plain = plain.resolve().unwrap().fleet.seats.unwrap();
+    assert_eq!(plain.lease, Duration::from_secs(15));
+    assert_eq!(plain.wait, Some(2 * plain.lease));
+    assert_eq!(plain.table, "partitioned_pool_seats");
+    assert_eq!(plain.url, DatabaseUrl::from("postgres://shop:pw@db/shop"));
+    let off = SeatsConfig::new(8).wait(Limit::Off);
+    let off = config(FleetConfig::new(3, 1).seats(off)).resolve().unwrap();
+    assert_eq!(off.fleet.seats.unwrap().wait, None);
+    assert_eq!(
+        config(FleetConfig::new(3, 1))
+            .resolve()
+            .unwrap()
+            .fleet
+            .seats,
+        None
+    );
+}
+
+#[test]
+fn a_name_leaves_room_for_the_number_of_a_seat() {
+    let named = |bytes: usize, seats: bool| {
+        let fleet = FleetConfig::new(3, 1);
+        let fleet = if seats {
+            fleet.seats(SeatsConfig::new(8))
+        } else {
+            fleet
+        };
+        // And a slash.
+        let service = "s".repeat(bytes - 1 - TRANSACTIONAL.len());
+        PoolConfig::new(service, "postgres://shop@db/shop", fleet)
+            .transactional(PartitionConfig::transactional(20))
+            .analytical(PartitionConfig::analytical(10))
+            .resolve()
+    };
+    assert!(named(63, false).is_ok() && named(63 - SEAT_TAG_BYTES, true).is_ok());
+    let error = named(64 - SEAT_TAG_BYTES, true).unwrap_err().to_string();
+    assert!(error.contains("the number of a seat takes 16"), "{error}");
 }
 
 #[test]

@@ -17,6 +17,7 @@ use super::{
     origin::Origins,
     partition::PartitionConfig,
     pooler::PoolerConfig,
+    seats::SeatsConfig,
 };
 
 impl PoolConfig {
@@ -95,8 +96,16 @@ impl<'a> Reader<'a> {
         for entry @ (key, value) in self.expect_table("fleet", value).into_iter().flatten() {
             match key.get_ref().as_ref() {
                 "external" => fleet.external = self.list(value),
+                "seats" => self.seats(fleet.seats.get_or_insert_default(), value),
                 _ => self.field(fleet, "fleet.", entry),
             }
+        }
+    }
+
+    fn seats(&mut self, seats: &mut SeatsConfig, value: &Value<'_>) {
+        let table = self.expect_table("fleet.seats", value);
+        for entry in table.into_iter().flatten() {
+            self.field(seats, "fleet.seats.", entry);
         }
     }
 
@@ -249,6 +258,7 @@ fn is_field(key: &str) -> bool {
         fields_of::<PoolConfig>(),
         fields_of::<FleetConfig>(),
         fields_of::<ExternalPool>(),
+        fields_of::<SeatsConfig>(),
         fields_of::<BootConfig>(),
         fields_of::<BudgetConfig>(),
         fields_of::<PartitionConfig>(),

@@ -7,11 +7,12 @@
 pub(crate) mod parameters_page;
 mod password;
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use deadpool::managed::Manager;
 
@@ -81,6 +82,38 @@ pub trait Leash: Send + Sync {
 /// Rows of a query by the simple protocol: text, or `None` for NULL.
 pub type Rows = Vec<Vec<Option<String>>>;
 
+/// What a driver adds to the names of its sessions, for [`Driver::tag`]. It can be changed at any time.
+#[derive(Debug, Default)]
+pub struct Tag(RwLock<String>);
+
+impl Tag {
+    /// From now on this is added; nothing, if it is empty.
+    pub fn set(&self, tag: &str) {
+        tag.clone_into(&mut self.0.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// A name with the tag behind it.
+    #[must_use]
+    pub fn behind(&self, name: &str) -> String {
+        format!(
+            "{name}{}",
+            self.0.read().unwrap_or_else(PoisonError::into_inner)
+        )
+    }
+
+    /// The settings of a partition, with the tag behind its `application_name`.
+    #[must_use]
+    pub fn on<'s>(&self, settings: &'s PartitionSettings) -> Cow<'s, PartitionSettings> {
+        let name = self.behind(&settings.application_name);
+        if name == settings.application_name {
+            return Cow::Borrowed(settings);
+        }
+        let mut tagged = settings.clone();
+        tagged.application_name = name;
+        Cow::Owned(tagged)
+    }
+}
+
 /// A Postgres driver, for one partition.
 ///
 /// `create` makes a connection whose session limits are in force; `recycle` asks the server whether a
@@ -103,6 +136,20 @@ pub trait Driver: Manager<Type: Send, Error: Send> + Sized + 'static {
         options: &Self::Options,
         siblings: &[Self],
     ) -> Result<Self, String>;
+
+    /// A driver for connections over which the pool itself asks, and that nobody cancels: it keeps nothing open beside
+    /// them. Default: an ordinary one, without siblings.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    fn alone(settings: &PartitionSettings, options: &Self::Options) -> Result<Self, String> {
+        Self::new(settings, options, &[])
+    }
+
+    /// From now on, every session that it opens, for itself too, or dresses has `tag` behind its `application_name`,
+    /// from its very start. The fleet ends the sessions of a replica whose [seat](crate::config::SeatsConfig) was taken by it: what
+    /// does not carry it, outlives its replica's right to connect. [`Tag`] keeps it.
+    fn tag(&self, tag: &str);
 
     /// Where it connects to.
     fn endpoint(&self) -> &Endpoint;

@@ -5,6 +5,8 @@
 //!                 - reserved_connections   (16+; not for members of pg_use_reserved_connections)
 //! needed        = (max_replicas + surge) x (budgets + control + external) + reserve
 //! ```
+//! Where the fleet has seats, they take the place of `max_replicas + surge`: the database lets no more of them connect,
+//! and no fewer have to fit, since nobody promises the size of such a fleet.
 //!
 //! What holds for every report:
 //! 1. The total of a server is held against the smallest grant among the roles used there: the
@@ -51,6 +53,8 @@ pub struct Fleet {
     pub external: Vec<ExternalDemand>,
     /// What several partitions of a replica share. The demands say which draw from it.
     pub budgets: Vec<SharedBudget>,
+    /// How many replicas the database lets connect, if it enforces that: they are what is counted.
+    pub seats: Option<u32>,
 }
 
 impl Fleet {
@@ -65,7 +69,21 @@ impl Fleet {
             reserve: 0,
             external: Vec::new(),
             budgets: Vec::new(),
+            seats: None,
         }
+    }
+
+    /// The replicas that count, and those on top of them in a deploy.
+    pub(super) fn counted(&self) -> (u32, u32) {
+        self.seats
+            .map_or((self.max_replicas, self.surge), |seats| (seats, 0))
+    }
+
+    /// A replica that a deploy starts before it ends an old one waits for a seat.
+    fn fewer_seats(&self) -> Option<Warning> {
+        let replicas = u64::from(self.max_replicas) + u64::from(self.surge);
+        let seats = self.seats.filter(|seats| u64::from(*seats) < replicas)?;
+        Some(Warning::FewerSeats { seats, replicas })
     }
 }
 
@@ -691,6 +709,7 @@ fn warnings(fleet: &Fleet, servers: &[Server]) -> Vec<Warning> {
             all.extend(sum.guessed_externals(limits));
         }
     }
+    all.extend(fleet.fewer_seats());
     all.extend((fleet.reserve == 0).then_some(Warning::NoReserve));
     all.extend(shared_servers(servers));
     all.extend(counted_on_each(servers));

@@ -12,8 +12,10 @@
 
 mod capacity;
 pub(crate) mod check;
+pub(crate) mod lease;
 mod pooler;
 mod report;
+pub(crate) mod seats;
 mod shrink;
 mod stated;
 mod text;
@@ -31,5 +33,6 @@ pub use report::{
     BudgetPart, Constraint, FleetReport, Part, PartitionShare, PartitionSize, RoleGrant, Scope,
     ServerReport, ServerState, SmallestLimit, Term, Verdict, Warning,
 };
+pub use seats::{SEATS_TABLE, SeatHolder};
 pub use stated::{Login, StatedLimits, assess_stated};
 pub use wall::{NoWall, Wall, WallRole};

@@ -18,6 +18,7 @@ pub struct FleetReport {
     max_replicas: u32,
     surge: u32,
     reserve: u32,
+    seats: Option<u32>,
     largest_fleet: Option<u32>,
     largest_partitions: Option<Vec<PartitionSize>>,
     smallest_max_connections: Option<u64>,
@@ -47,7 +48,11 @@ impl FleetReport {
             largest_fleet: fleets.min().filter(|_| all_read),
             largest_partitions: shrink::largest_partitions(constraints())
                 .filter(|_| all_read && !fits),
-            fits_without_surge: all_read && fit_alone,
+            fits_without_surge: match fleet.seats {
+                Some(_) => fits,
+                None => all_read && fit_alone,
+            },
+            seats: fleet.seats,
             max_replicas: fleet.max_replicas,
             surge: fleet.surge,
             reserve: fleet.reserve,
@@ -121,7 +126,8 @@ impl FleetReport {
 
     /// True if the replicas would fit if there were no surge.
     ///
-    /// Where [`fits`](Self::fits) is false, that is a fleet that runs until its next deploy.
+    /// Where [`fits`](Self::fits) is false, that is a fleet that runs until its next deploy. A fleet with seats has no
+    /// surge: there it is the same as `fits`.
     #[must_use]
     pub fn fits_without_surge(&self) -> bool {
         self.fits_without_surge
@@ -137,6 +143,13 @@ impl FleetReport {
     #[must_use]
     pub fn surge(&self) -> u32 {
         self.surge
+    }
+
+    /// The seats that were stated. They are counted instead of replicas and surge, and are what
+    /// [`largest_fleet`](Self::largest_fleet) is about.
+    #[must_use]
+    pub fn seats(&self) -> Option<u32> {
+        self.seats
     }
 
     /// The reserve that was stated.
@@ -502,14 +515,15 @@ impl Constraint {
         per_replica: Vec<Part>,
     ) -> Self {
         let reserve = if scope.is_total() { fleet.reserve } else { 0 };
+        let (max_replicas, surge) = fleet.counted();
         let mut constraint = Self {
             server,
             scope,
             granted: Term::total(&granted_terms),
             granted_terms,
             needed: 0,
-            max_replicas: fleet.max_replicas,
-            surge: fleet.surge,
+            max_replicas,
+            surge,
             per_replica,
             reserve,
             others: 0,
@@ -651,6 +665,14 @@ pub enum Warning {
         pool: String,
         /// The database it was counted toward; `None` if the partitions use several.
         counted_toward: Option<String>,
+    },
+    /// More replicas may run than there are seats: some wait for one. A rolling deploy that starts new replicas before
+    /// it ends old ones can wait for ever.
+    FewerSeats {
+        /// The seats.
+        seats: u32,
+        /// The most replicas of a deploy.
+        replicas: u64,
     },
     /// Nothing is kept for anyone else.
     NoReserve,

@@ -189,6 +189,7 @@ impl Fleet {
         let settings = &settings.fleet;
         let mut fleet = Self::new(settings.max_replicas.get(), settings.surge);
         fleet.budgets = budgets.collect();
+        fleet.seats = settings.seats.as_ref().map(|seats| seats.count.get());
         fleet.reserve = settings.reserve;
         fleet.external = settings.external.iter().map(external).collect();
         fleet

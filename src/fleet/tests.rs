@@ -1466,6 +1466,50 @@ fn needs(report: &FleetReport) -> Vec<u64> {
     all.map(|c| c.needed).collect()
 }
 
+#[test]
+fn seats_are_counted_in_the_place_of_replicas_and_fewer_are_told() {
+    let with = |seats| Fleet {
+        seats: Some(seats),
+        ..fleet(4, 2, 7)
+    };
+    let servers = [server(limits(103), &[10])];
+    let report = assess(&with(5), &servers);
+    assert_eq!(
+        (report.needed(), report.granted()),
+        (Some(5 * 10 + 7), Some(100))
+    );
+    let told = Warning::FewerSeats {
+        seats: 5,
+        replicas: 6,
+    };
+    assert!(report.warnings().contains(&told), "{report}");
+    assert!(
+        report.to_string().contains("5 seats for 6 replicas"),
+        "{report}"
+    );
+    assert_eq!(report.largest_fleet(), Some(9));
+
+    let report = assess(&with(10), &servers);
+    assert!(!report.fits() && !report.fits_without_surge());
+    let text = report.to_string();
+    assert!(text.contains("Most seats that fit: 9."), "{text}");
+    assert!(
+        text.contains("Largest partitions that fit 10 seats: transactional 9."),
+        "{text}"
+    );
+    assert!(
+        !report
+            .warnings()
+            .iter()
+            .any(|w| matches!(w, Warning::FewerSeats { .. }))
+    );
+    assert!(
+        !assess(&fleet(4, 2, 7), &servers)
+            .to_string()
+            .contains("seats")
+    );
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -94,6 +94,9 @@ impl FleetReport {
 
     fn largest_fleet_text(&self, largest: u32) -> String {
         let surge = self.surge();
+        if self.seats().is_some() {
+            return format!("Most seats that fit: {largest}.");
+        }
         match largest {
             0 => format!("Largest fleet that fits: none, not even 1 replica with surge {surge}."),
             n => format!(
@@ -104,11 +107,14 @@ impl FleetReport {
     }
 
     fn largest_partitions_text(&self) -> String {
-        let at = format!(
-            "{} with surge {}",
-            replicas(self.max_replicas()),
-            self.surge()
-        );
+        let at = match self.seats() {
+            Some(seats) => format!("{seats} seats"),
+            None => format!(
+                "{} with surge {}",
+                replicas(self.max_replicas()),
+                self.surge()
+            ),
+        };
         match self.largest_partitions() {
             Some(sizes) => format!("Largest partitions that fit {at}: {}.", sizes_text(sizes)),
             None => format!("Largest partitions that fit {at}: none, not even 1 connection each."),
@@ -444,6 +450,12 @@ impl Display for Warning {
                 pool,
                 counted_toward,
             } => fmt_external(f, server, pool, "database", counted_toward.as_deref()),
+            Self::FewerSeats { seats, replicas } => write!(
+                f,
+                "there are {seats} seats for {replicas} replicas, surge included. Those without one wait, and a \
+                 rolling deploy that starts new replicas first can wait for ever. Raise fleet.seats.count, or \
+                 have the deploy end old replicas first (maxSurge: 0)."
+            ),
             Self::NoReserve => f.write_str(
                 "the reserve is 0: nothing is kept for people, migrations and monitoring. Set it \
                  to what else connects.",

@@ -97,6 +97,7 @@ impl<D: Driver> Core<D> {
         by: CallSite,
         limit: Duration,
     ) -> Result<(Connection<D>, Duration), AcquireError> {
+        self.seated_or_refused()?;
         let request = match self.bulkhead.try_acquire_for(by, self.class) {
             Some((permit, link)) => Request::Granted(permit, link),
             None if self.bulkhead.is_closed() => Request::Closed,
@@ -107,12 +108,16 @@ impl<D: Driver> Core<D> {
 
     /// An idle connection for ourselves, if there is one. It may wear the dress of another partition.
     pub(super) fn try_idle(self: &Arc<Self>, by: CallSite) -> Option<Connection<D>> {
+        if !self.is_seated() {
+            return None;
+        }
         let (permit, link) = self.bulkhead.try_acquire_for(by, self.class)?;
         Some(Connection::new(Arc::clone(self), permit, link?))
     }
 
     /// Acquires for ourselves: no observer hears of it.
     pub(super) async fn acquire_unobserved(self: &Arc<Self>, limit: Duration) -> Outcome<D> {
+        self.seated_or_refused()?;
         let us = CallSite::here();
         let request = self
             .bulkhead
@@ -124,6 +129,9 @@ impl<D: Driver> Core<D> {
     #[inline]
     async fn acquire_within(self: &Arc<Self>, by: CallSite, patience: Patience) -> Outcome<D> {
         let call = Call::new(&self.watch);
+        if let Err(refused) = self.seated_or_refused() {
+            return call.end(Err(refused));
+        }
         // What is had at once is never a part of the future: it would be moved in and out of it.
         let request = match self.at_once(by, patience) {
             Ok(connection) => return Ok(call.acquired(connection, Duration::ZERO)),
@@ -155,8 +163,43 @@ impl<D: Driver> Core<D> {
         }
     }
 
-    /// Everything that takes time, or ends in an error.
+    /// Everything that takes time, or ends in an error. Whoever waits when the seat is lost is told at once, and nobody is
+    /// handed anything after that.
     async fn complete(
+        self: &Arc<Self>,
+        request: RequestOf<D>,
+        limit: Duration,
+    ) -> Result<(Connection<D>, Duration), AcquireError> {
+        let Some(seat) = &self.seat else {
+            return self.complete_unseated(request, limit).await;
+        };
+        let started = Instant::now();
+        let work = Box::pin(self.complete_unseated(request, limit));
+        let done = seat.gate().unless_lost(work).await;
+        match done {
+            Some(Ok(_)) if !self.is_seated() => Err(self.has_no_seat(started.elapsed())),
+            Some(done) => done,
+            None => Err(self.has_no_seat(started.elapsed())),
+        }
+    }
+
+    #[inline]
+    fn seated_or_refused(&self) -> Result<(), AcquireError> {
+        if self.is_seated() {
+            return Ok(());
+        }
+        Err(self.has_no_seat(Duration::ZERO))
+    }
+
+    fn has_no_seat(&self, waited: Duration) -> AcquireError {
+        let reason = match self.bulkhead.is_closed() {
+            true => Reason::Closed,
+            false => Reason::NoSeat,
+        };
+        self.rejection(reason, waited)
+    }
+
+    async fn complete_unseated(
         self: &Arc<Self>,
         request: RequestOf<D>,
         limit: Duration,
@@ -376,7 +419,11 @@ impl<D: Driver> Core<D> {
             waiting: figures.waiting,
             max_waiters: self.settings.max_waiters,
             oldest_holds: figures.oldest_holds,
-            retry_after: (reason != Reason::Closed).then(|| retry_after.unwrap_or(fallback)),
+            retry_after: match (reason, &self.seat) {
+                (Reason::Closed, _) => None,
+                (Reason::NoSeat, Some(seat)) => Some(seat.gate().retry_after()),
+                _ => Some(retry_after.unwrap_or(fallback)),
+            },
         }))
     }
 }

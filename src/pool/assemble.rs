@@ -13,6 +13,7 @@ use super::Partition;
 use super::budget::{Budget, Member};
 use super::core::Core;
 use super::on_connect::{OnConnect, Prepares};
+use super::seat::Tenancy;
 
 /// A field, and what is wrong with it.
 type Problem = (String, String);
@@ -23,6 +24,7 @@ pub(super) fn partitions<D: Driver>(
     options: &D::Options,
     observer: Option<&dyn Observer>,
     on_connect: Option<&OnConnect<D>>,
+    tenancy: Option<&Arc<Tenancy>>,
 ) -> Result<Vec<Partition<D>>, ConfigError> {
     let drivers = drivers::<D>(&settings.partitions, options)?;
     one_server_each(settings, &drivers)?;
@@ -35,7 +37,7 @@ pub(super) fn partitions<D: Driver>(
             let driver = driver.expect("bug: a partition in two budgets");
             (*at, &settings.partitions[*at], driver)
         });
-        for (at, core) in cores(budget, members.collect(), observer, on_connect) {
+        for (at, core) in cores(budget, members.collect(), observer, on_connect, tenancy) {
             partitions[at] = Some(Partition::new(core));
         }
     }
@@ -117,6 +119,7 @@ fn cores<D: Driver>(
     members: Vec<(usize, &PartitionSettings, D)>,
     observer: Option<&dyn Observer>,
     on_connect: Option<&OnConnect<D>>,
+    tenancy: Option<&Arc<Tenancy>>,
 ) -> Vec<(usize, Arc<Core<D>>)> {
     let known: Vec<Member<'_, D>> = members.iter().map(|(_, of, d)| (*of, d)).collect();
     let shared = Arc::new(Budget::new(budget.clone(), &known));
@@ -127,7 +130,7 @@ fn cores<D: Driver>(
         let runtime = Handle::current();
         let settings = settings.clone();
         let core = Core::new(settings, driver, class, &shared, watch, prepares, runtime);
-        (at, Arc::new(core))
+        (at, Arc::new(core.seated(tenancy.cloned())))
     };
     let cores: Vec<_> = members.into_iter().enumerate().map(core).collect();
     shared.introduce(cores.iter().map(|(_, core)| Arc::downgrade(core)).collect());

@@ -57,7 +57,7 @@ impl<D: Driver> Connection<D> {
         &self.core.settings.name
     }
 
-    /// After how long it was taken away, because its hold passed `max_hold` or the pool was closed;
+    /// After how long it was taken away, because its hold passed `max_hold`, the seat was lost or the pool was closed;
     /// `None` if it was not. Whatever is done with it then fails with the driver's "closed".
     #[must_use]
     pub fn taken_after(&self) -> Option<Duration> {
@@ -182,7 +182,9 @@ impl<D: Driver> Connection<D> {
     /// Whether it must not be handed out, whatever the server says.
     pub(super) fn is_spent(&self) -> bool {
         let (permit, link) = self.held.as_ref().expect(EMPTY);
-        link.has_expired(permit.since()) || D::readiness(&link.client) == Readiness::Lost
+        link.has_expired(permit.since())
+            || link.tenure != self.core.tenure()
+            || D::readiness(&link.client) == Readiness::Lost
     }
 
     /// Closes a bad connection in the background and keeps its slot.

@@ -22,6 +22,7 @@ use super::history::History;
 use super::leaving::{Leaving, see_the_end};
 use super::on_connect::Prepares;
 use super::opening::{Opening, Prober};
+use super::seat::Tenancy;
 use super::store::{After, Counts, Link, Place, Stage, Step, Store};
 use super::upkeep::keep_up;
 
@@ -49,6 +50,8 @@ pub(super) struct Core<D: Driver> {
     neighbours: OnceLock<Vec<Weak<Self>>>,
     runtime: Handle,
     upkeep: OnceLock<AbortHandle>,
+    /// The seat of its replica, where the fleet has seats.
+    pub(super) seat: Option<Arc<Tenancy>>,
 }
 
 impl<D: Driver> Core<D> {
@@ -74,7 +77,25 @@ impl<D: Driver> Core<D> {
             neighbours: OnceLock::new(),
             runtime,
             upkeep: OnceLock::new(),
+            seat: None,
         }
+    }
+
+    /// The same, which admits nothing without a seat.
+    pub(super) fn seated(self, seat: Option<Arc<Tenancy>>) -> Self {
+        Self { seat, ..self }
+    }
+
+    /// Whether anything may be admitted, as far as seats go.
+    #[inline]
+    pub(super) fn is_seated(&self) -> bool {
+        self.seat.as_ref().is_none_or(|seat| seat.gate().admits())
+    }
+
+    /// What connections that are opened now belong to.
+    #[inline]
+    pub(super) fn tenure(&self) -> u64 {
+        self.seat.as_ref().map_or(0, |seat| seat.gate().tenure())
     }
 
     /// Makes it known to the partitions on the same server.
@@ -116,6 +137,11 @@ impl<D: Driver> Core<D> {
     pub(super) fn keep_nothing(self: &Arc<Self>) {
         let seekers = self.bulkhead.with_stock(|s| s.close(self.class));
         seekers.into_iter().for_each(Waker::wake);
+        self.close_idle();
+    }
+
+    /// Closes what is idle.
+    pub(super) fn close_idle(self: &Arc<Self>) {
         while let Some(link) = self.bulkhead.with_stock(|s| s.take_last(self.class)) {
             self.discard(link, None);
         }
@@ -124,6 +150,9 @@ impl<D: Driver> Core<D> {
     /// Does all that is due: for those who seek a connection, in whatever partition of the budget, and
     /// for `min_idle` to come.
     pub(super) fn open_due(self: &Arc<Self>, min_idle: u32) {
+        if !self.is_seated() {
+            return;
+        }
         // Bounded: a runtime that stops drops what is spawned on the spot, and its place is free again.
         for _ in 0..self.budget.capacity() {
             match self
@@ -154,7 +183,7 @@ impl<D: Driver> Core<D> {
     }
 
     /// A new connection, with its dates.
-    pub(super) fn link(&self, client: ConnectionOf<D>, place: Place) -> LinkOf<D> {
+    pub(super) fn link(&self, client: ConnectionOf<D>, place: Place, tenure: u64) -> LinkOf<D> {
         let now = self.bulkhead.now();
         let expires = self.settings.max_lifetime.map(|lifetime| {
             let jitter = lifetime / 100 * LIFETIME_JITTER_PERCENT;
@@ -165,6 +194,7 @@ impl<D: Driver> Core<D> {
             place,
             dress: Some(self.class),
             expires,
+            tenure,
             idle_since: now,
         })
     }
@@ -226,7 +256,7 @@ impl<D: Driver> Core<D> {
             }
             let leaving = Leaving::new(self, Some(permit), link, Stage::Returning);
             self.runtime.spawn(leaving.settle());
-        } else if link.has_expired(permit.since()) {
+        } else if link.has_expired(permit.since()) || link.tenure != self.tenure() {
             self.discard(link, Some(permit));
         } else if let Some(link) = permit.give_back(link) {
             self.discard(link, None);
@@ -262,6 +292,7 @@ impl<D: Driver> Core<D> {
             && link.dress == Some(self.class)
             && self.settings.validate_after_idle.is_none_or(trusted)
             && !link.has_expired(now)
+            && link.tenure == self.tenure()
     }
 
     /// Takes its connection away from a hold: cancels, cuts, and frees place and slot once the backend

@@ -29,6 +29,7 @@ pub(super) struct Leaving<D: Driver> {
     place: Option<Place>,
     dress: Option<ClassId>,
     expires: Option<Duration>,
+    tenure: u64,
 }
 
 impl<D: Driver> Leaving<D> {
@@ -47,6 +48,7 @@ impl<D: Driver> Leaving<D> {
             mut place,
             dress,
             expires,
+            tenure,
             ..
         } = *link;
         core.bulkhead.with_stock(|s| {
@@ -62,6 +64,7 @@ impl<D: Driver> Leaving<D> {
             place: Some(place),
             dress,
             expires,
+            tenure,
         }
     }
 
@@ -72,7 +75,7 @@ impl<D: Driver> Leaving<D> {
         let readiness = self.make_clean(&core).await;
         let expired = self.expires.is_some_and(|at| core.bulkhead.now() >= at);
         match readiness {
-            Readiness::Quiet if !expired => self.come_back(),
+            Readiness::Quiet if !expired && self.tenure == core.tenure() => self.come_back(),
             _ => self.close().await,
         }
     }
@@ -113,6 +116,7 @@ impl<D: Driver> Leaving<D> {
             place,
             dress: self.dress,
             expires: self.expires,
+            tenure: self.tenure,
             idle_since: Duration::ZERO,
         });
         if let Some(link) = permit.give_back(link) {

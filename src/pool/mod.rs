@@ -2,6 +2,7 @@
 
 mod acquire;
 mod assemble;
+pub(crate) mod boottime;
 mod budget;
 mod closing;
 mod connection;
@@ -18,6 +19,7 @@ mod on_connect;
 mod opening;
 mod pace;
 mod partition;
+pub(crate) mod seat;
 mod store;
 mod upkeep;
 
@@ -34,6 +36,7 @@ use crate::status::{CallSite, PoolStatus};
 use crate::warning::BootWarning;
 
 use closing::begin_to_take;
+use seat::{Gate, Tenancy, Tenants};
 
 pub use closing::{CloseReport, StillHeld, TakenAway};
 pub use connection::Connection;
@@ -52,6 +55,7 @@ struct Inner<D: Driver> {
     fleet: OnceLock<FleetReport>,
     warnings: OnceLock<Vec<BootWarning>>,
     external: Vec<ExternalSettings>,
+    gate: Option<Arc<Gate>>,
 }
 
 /// The connections of a service, divided into partitions (bulkheads). Cloning it is cheap.
@@ -72,8 +76,11 @@ impl<D: Driver> PartitionedPool<D> {
         options: &D::Options,
         observer: Option<&dyn Observer>,
         on_connect: Option<&OnConnect<D>>,
+        gate: Option<Arc<Gate>>,
     ) -> Result<Self, ConfigError> {
-        let partitions = assemble::partitions(settings, options, observer, on_connect)?;
+        let tenancy = gate.clone().map(|gate| Arc::new(Tenancy::new(gate)));
+        let tenancy = tenancy.as_ref();
+        let partitions = assemble::partitions(settings, options, observer, on_connect, tenancy)?;
         let position = |name: &str| {
             let found = partitions.iter().position(|p| p.name() == name);
             found.expect("bug: the settings have both partitions")
@@ -87,6 +94,7 @@ impl<D: Driver> PartitionedPool<D> {
                 fleet: OnceLock::new(),
                 warnings: OnceLock::new(),
                 external: settings.fleet.external.clone(),
+                gate,
             }),
         })
     }
@@ -95,6 +103,18 @@ impl<D: Driver> PartitionedPool<D> {
     pub(crate) fn start(&self) {
         for partition in self.partitions() {
             partition.core.start();
+        }
+    }
+
+    /// Its partitions, for the keeper of their seat.
+    pub(crate) fn tenants(&self) -> Tenants<D> {
+        Tenants::new(self.partitions().map(|p| Arc::downgrade(&p.core)).collect())
+    }
+
+    /// Has the seat given back, if there is one.
+    pub(crate) async fn leave_seat(&self, deadline: Deadline) {
+        if let Some(gate) = &self.inner.gate {
+            gate.leave(deadline).await;
         }
     }
 
@@ -159,6 +179,7 @@ impl<D: Driver> PartitionedPool<D> {
         PoolStatus {
             partitions: all().map(|core| core.status()).collect(),
             shared_budgets: budgets.filter_map(|core| core.budget.status()).collect(),
+            seat: self.inner.gate.as_ref().map(|gate| gate.status()),
         }
     }
 
@@ -266,6 +287,8 @@ impl<D: Driver> PartitionedPool<D> {
     /// second) is cancelled and taken away from its owner, whose next use of it fails with the
     /// driver's "closed".
     ///
+    /// At the end, the [seat](crate::config::SeatsConfig) is given back, if there is one.
+    ///
     /// The report names what was taken away, and what was still not known gone at `deadline`.
     ///
     /// # Cancel safety
@@ -286,6 +309,7 @@ impl<D: Driver> PartitionedPool<D> {
             let retire = partition.core.driver.retire();
             let _ = timeout_at(deadline.instant(), retire).await;
         }
+        self.leave_seat(deadline).await;
         self.sample();
         report.detached = self.partitions().map(|p| p.status().detached).sum();
         report

@@ -23,6 +23,8 @@ pub(super) struct Opening<D: Driver> {
     place: Option<Place>,
     /// Once it is open, until it is prepared.
     client: Option<D::Type>,
+    /// That of the seat under which it was begun.
+    tenure: u64,
 }
 
 impl<D: Driver> Opening<D> {
@@ -31,6 +33,7 @@ impl<D: Driver> Opening<D> {
             core: Arc::clone(core),
             place: Some(place),
             client: None,
+            tenure: core.tenure(),
         }
     }
 
@@ -70,7 +73,13 @@ impl<D: Driver> Opening<D> {
         let client = self.client.take().expect("bug: nothing was opened");
         let leash = D::leash(&client);
         self.core.bulkhead.with_stock(|s| s.opened(&place, leash));
-        self.core.offer(self.core.link(client, place));
+        let link = self.core.link(client, place, self.tenure);
+        // Of a seat that was lost meanwhile, nobody may use it, and perhaps somebody else has the seat.
+        if self.tenure == self.core.tenure() && self.core.is_seated() {
+            self.core.offer(link);
+        } else {
+            self.core.discard(link, None);
+        }
         self.core.open_due(0);
     }
 
@@ -107,7 +116,9 @@ impl<D: Driver> Opening<D> {
 
     fn close_or_give_up(&mut self) {
         match (self.place.take(), self.client.take()) {
-            (Some(place), Some(client)) => self.core.discard(self.core.link(client, place), None),
+            (Some(place), Some(client)) => self
+                .core
+                .discard(self.core.link(client, place, self.tenure), None),
             (place, _) => place.into_iter().for_each(|place| self.core.give_up(place)),
         }
     }

@@ -72,6 +72,8 @@ pub(crate) struct Link<C> {
     /// The class whose session limits are in force; `None` while that is being changed.
     pub(super) dress: Option<ClassId>,
     pub(super) expires: Option<Duration>,
+    /// In which tenure of a seat it was opened; 0 where there are none.
+    pub(super) tenure: u64,
     pub(super) idle_since: Duration,
 }
 

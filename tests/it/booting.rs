@@ -276,6 +276,10 @@ impl<D: Driver> Driver for Undressed<D> {
         D::new(settings, options, &[]).map(Self)
     }
 
+    fn tag(&self, tag: &str) {
+        self.0.tag(tag);
+    }
+
     fn endpoint(&self) -> &Endpoint {
         self.0.endpoint()
     }

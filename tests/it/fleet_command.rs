@@ -457,7 +457,10 @@ async fn the_password_may_come_from_the_environment() {
         command.env("PGPASSWORD", SECRET);
         says(
             &mut command,
-            &["28P01", "to do: check the user in the url, and the password there"],
+            &[
+                "28P01",
+                "to do: check the user in the url, and the password there",
+            ],
         );
     })
     .await;

@@ -26,6 +26,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("driver_sqlx", 4),
     ("driver_tokio_postgres", 4),
     ("fleet/check", 4),
+    ("fleet/seats", 4),
     ("metrics", 4),
     ("tls", 4),
     ("bin", 5),

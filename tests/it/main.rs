@@ -43,6 +43,8 @@ mod pooled;
 mod postgres_source;
 mod readiness;
 mod resetting;
+mod seats;
+mod seats_processes;
 mod sessions;
 mod sharing;
 mod soak;

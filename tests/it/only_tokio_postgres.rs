@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::SinkExt;
-use partitioned_pool::{BootError, Connection, TokioPostgres};
+use partitioned_pool::{Connection, TokioPostgres};
 use tokio::time::{sleep, timeout};
 use tokio_postgres::{CopyInSink, Error};
 

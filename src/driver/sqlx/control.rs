@@ -7,7 +7,8 @@
 //! 2. One question at a time: an answer takes a fraction of a millisecond, so the queue is short.
 //! 3. Who leaves in the middle of a question takes the connection along: what is out of step is never used again.
 //! 4. It comes back by itself when it has died.
-//! 5. A question that was not answered may yet be heard. So whoever asked for a cancel in vain must not use the
+//! 5. Its name has the tag of the sessions that it serves; with another tag it is another connection.
+//! 6. A question that was not answered may yet be heard. So whoever asked for a cancel in vain must not use the
 //!    backend again.
 
 use std::fmt;
@@ -16,11 +17,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ::sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
+use ::sqlx::postgres::{PgConnection, PgRow};
 use ::sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Error, raw_sql};
 use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
+
+use crate::driver::Tag;
 
 use super::options::Login;
 use super::text;
@@ -92,6 +95,10 @@ pub(super) struct Control {
     login: Login,
     /// A pooler is in between: a backend that is let go lives on, and serves somebody else.
     is_pooled: bool,
+    /// At most 63 bytes with a tag, of which the service's name and the slash are kept, because the fleet check knows
+    /// its own sessions by them.
+    name: String,
+    tag: Tag,
     line: Mutex<Option<PgConnection>>,
     /// How often a connection was found lost that nobody had ended.
     losses: AtomicU64,
@@ -145,14 +152,11 @@ impl Drop for Knife {
 impl Control {
     /// Connects to nothing yet.
     pub(super) fn new(login: Login, service: &str, is_pooled: bool) -> Self {
-        let as_control = |options: PgConnectOptions| {
-            options
-                .application_name(&name(service))
-                .disable_statement_logging()
-        };
         Self {
-            login: login.with(as_control),
+            login: login.with(|options| options.disable_statement_logging()),
             is_pooled,
+            name: format!("{service}/control"),
+            tag: Tag::default(),
             line: Mutex::new(None),
             losses: AtomicU64::new(0),
             round_trip: AtomicU64::new(u64::MAX),
@@ -221,7 +225,10 @@ impl Control {
 
     async fn connect(&self) -> Result<PgConnection, Error> {
         let began = Instant::now();
-        let connected = self.login.connect().await;
+        let mut name = self.tag.behind(&self.name);
+        name.truncate(63);
+        let login = self.login.clone().with(|o| o.application_name(&name));
+        let connected = login.connect().await;
         let mut connection = connected.map_err(|error| match error {
             super::Error::Sqlx(error) => error,
             other => Error::Configuration(Box::new(other)),
@@ -232,6 +239,17 @@ impl Control {
             self.second_hand.store(true, Ordering::Release);
         }
         Ok(connection)
+    }
+
+    /// From now on it has another name. What is just being asked is answered by the old one.
+    pub(super) fn tag(&self, tag: &str) {
+        if self.tag.behind("") == tag {
+            return;
+        }
+        self.tag.set(tag);
+        if let Ok(mut line) = self.line.try_lock() {
+            drop(line.take());
+        }
     }
 
     /// From here on its settings stay with its backend, and nobody else is served by it.
@@ -287,14 +305,6 @@ impl Control {
     pub(super) fn round_trip(&self) -> Duration {
         Duration::from_micros(self.round_trip.load(Ordering::Relaxed)).min(BOUND)
     }
-}
-
-/// How the server knows it: at most 63 bytes, of which the service's name and the slash are kept, because the fleet
-/// check knows its own sessions by them.
-fn name(service: &str) -> String {
-    let mut name = format!("{service}/control");
-    name.truncate(63);
-    name
 }
 
 impl fmt::Debug for Control {

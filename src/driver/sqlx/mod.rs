@@ -137,7 +137,7 @@ use deadpool::managed::{Manager, Metrics, RecycleError, RecycleResult};
 use tokio::sync::OnceCell;
 
 use crate::config::{PartitionSettings, PoolerMode};
-use crate::driver::{Driver, End, Endpoint, Leash, Readiness, Rows};
+use crate::driver::{Driver, End, Endpoint, Leash, Readiness, Rows, Tag};
 use crate::error::{Failure, NoPassword, UndeclaredPooler};
 use crate::session::{SettingNotInForce, SettingsNotInForce, dress, one_by_one, redress};
 
@@ -162,6 +162,7 @@ pub use ::sqlx;
 pub struct Sqlx {
     login: Login,
     settings: PartitionSettings,
+    tag: Tag,
     control: Arc<Control>,
     /// Whether it was the first of those that share the control connection.
     owns_control: bool,
@@ -243,7 +244,8 @@ impl Sqlx {
     ) -> Result<Backend, Error> {
         let vouch = async || self.vouch(connection, began).await;
         self.vouched.get_or_try_init(vouch).await?;
-        let sql = format!("{}; {}", dress(&self.settings, version), Backend::SELF);
+        let dress = dress(&self.tag.on(&self.settings), version);
+        let sql = format!("{dress}; {}", Backend::SELF);
         let asked = Instant::now();
         let rows = raw_sql(AssertSqlSafe(sql))
             .fetch_all(&mut *connection)
@@ -277,7 +279,9 @@ impl Manager for Sqlx {
     async fn create(&self) -> Result<Session, Error> {
         let began = Instant::now();
         // The first to come opens the control connection beside its own.
-        let (opened, ()) = tokio::join!(self.login.connect(), async {
+        let name = self.tag.behind(&self.settings.application_name);
+        let login = self.login.clone().with(|o| o.application_name(&name));
+        let (opened, ()) = tokio::join!(login.connect(), async {
             if !self.vouched.initialized() {
                 self.control.open().await;
             }
@@ -337,9 +341,24 @@ impl Driver for Sqlx {
             owns_control: shared.is_none(),
             login,
             settings: settings.clone(),
+            tag: Tag::default(),
             control,
             vouched: OnceCell::new(),
         })
+    }
+
+    /// One whose backends need not be looked at before they are cancelled, since nobody does.
+    fn alone(settings: &PartitionSettings, options: &Options) -> Result<Self, String> {
+        Ok(Self {
+            owns_control: false,
+            vouched: OnceCell::new_with(Some(())),
+            ..Self::new(settings, options, &[])?
+        })
+    }
+
+    fn tag(&self, tag: &str) {
+        self.tag.set(tag);
+        self.control.tag(tag);
     }
 
     fn endpoint(&self) -> &Endpoint {
@@ -389,7 +408,8 @@ impl Driver for Sqlx {
     }
 
     async fn reset(&self, session: &mut Session) -> Readiness {
-        settle::reset(session, redress(&self.settings, session.version())).await
+        let settings = self.tag.on(&self.settings);
+        settle::reset(session, redress(&settings, session.version())).await
     }
 
     async fn close(&self, session: Session) -> End {

@@ -80,7 +80,10 @@ fn hung_up(error: io::Error) -> io::Error {
 /// Whether a line came to nothing by the way it went about TLS, rather than by the network.
 pub(super) fn is_of_tls(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
-    !matches!(error.kind(), ConnectionAborted | ConnectionReset | BrokenPipe)
+    !matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionReset | BrokenPipe
+    )
 }
 
 /// Asks for TLS. Reads one byte and no more: what came behind it unencrypted would fail as a handshake.

@@ -42,6 +42,7 @@ use tokio::task::JoinHandle;
 use crate::config::PartitionSettings;
 use crate::driver::{
     AskForPasswords, Driver, End, Endpoint, Leash, PasswordProvider, Passwords, Readiness, Rows,
+    Tag,
 };
 use crate::error::{Failure, NoPassword, UndeclaredPooler};
 use crate::session::{
@@ -69,6 +70,7 @@ pub struct TokioPostgres {
     passwords: Passwords,
     endpoint: Endpoint,
     settings: PartitionSettings,
+    tag: Tag,
     manager: deadpool_postgres::Manager,
 }
 
@@ -132,10 +134,10 @@ impl TokioPostgres {
     /// Puts the limits in force, in one round trip; unless a pooler is in between that is not stated, whose backends
     /// may serve strangers next.
     async fn dress(&self, session: &mut Session) -> Result<(), Error> {
-        let version = session.version();
-        let dress = match (&self.settings.pooler, session.watch().key_pid()) {
-            (None, Some(pid)) => dress_if(&self.settings, version, pid),
-            _ => dress(&self.settings, version),
+        let (version, settings) = (session.version(), self.tag.on(&self.settings));
+        let dress = match (&settings.pooler, session.watch().key_pid()) {
+            (None, Some(pid)) => dress_if(&settings, version, pid),
+            _ => dress(&settings, version),
         };
         let messages = match session.client().simple_query(&dress).await {
             Ok(messages) => messages,
@@ -171,14 +173,12 @@ impl Manager for TokioPostgres {
     type Error = Error;
 
     async fn create(&self) -> Result<Session, Error> {
-        let opened = match self.passwords.ask(&self.endpoint).await? {
-            None => connect::open(&self.config, &self.security).await?,
-            Some(password) => {
-                let mut config = self.config.clone();
-                config.password(password.expose());
-                connect::open(&config, &self.security).await?
-            }
-        };
+        let mut config = self.config.clone();
+        config.application_name(self.tag.behind(&self.settings.application_name));
+        if let Some(password) = self.passwords.ask(&self.endpoint).await? {
+            config.password(password.expose());
+        }
+        let opened = connect::open(&config, &self.security).await?;
         // The wrapper aborts the task it is given when it is dropped. It must not be ours.
         let landed = Cell::new(Some((opened.client, tokio::spawn(async {}))));
         let mut wrapper = LANDED.scope(landed, self.manager.create()).await?;
@@ -228,9 +228,14 @@ impl Driver for TokioPostgres {
             security: Security::new(ssl.mode, Tls::new(&ssl)?),
             passwords: Passwords::new(options.passwords.clone(), settings.connect_timeout),
             settings: settings.clone(),
+            tag: Tag::default(),
             config,
             ssl,
         })
+    }
+
+    fn tag(&self, tag: &str) {
+        self.tag.set(tag);
     }
 
     fn endpoint(&self) -> &Endpoint {
@@ -271,7 +276,8 @@ impl Driver for TokioPostgres {
     }
 
     async fn reset(&self, session: &mut Session) -> Readiness {
-        settle::reset(session, &redress(&self.settings, session.version())).await
+        let settings = self.tag.on(&self.settings);
+        settle::reset(session, &redress(&settings, session.version())).await
     }
 
     async fn close(&self, session: Session) -> End {

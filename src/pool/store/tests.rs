@@ -266,6 +266,7 @@ impl World {
         self.store.opened(&place, None);
         self.opened += 1;
         let link = Link {
+            tenure: 0,
             client: self.opened,
             dress: Some(place.class),
             place,

@@ -9,5 +9,6 @@ pub(crate) mod patience;
 pub(crate) mod pgbouncer;
 pub(crate) mod proxy;
 pub(crate) mod sampler;
+pub(crate) mod seats;
 pub(crate) mod server;
 pub(crate) mod tenant;

@@ -80,6 +80,15 @@ impl Tenant {
         Ok(())
     }
 
+    /// The same tenant with a new session of the server's owner, after a restart.
+    pub(crate) async fn again(&self) -> Self {
+        Self {
+            name: self.name.clone(),
+            admin: self.another_admin().await.unwrap(),
+            owner: self.owner.clone(),
+        }
+    }
+
     /// A further session of the server's owner.
     pub(crate) async fn another_admin(&self) -> Result<Client, PgError> {
         connect(&self.owner).await

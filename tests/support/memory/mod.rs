@@ -80,6 +80,8 @@ impl Driver for Memory {
         })
     }
 
+    fn tag(&self, _: &str) {}
+
     fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
