@@ -213,9 +213,12 @@ impl StdError for Rejection {}
 ///
 /// [`source`](StdError::source) is the driver's own error; downcast it for more.
 #[derive(Clone, Debug)]
-pub struct Failure {
-    /// Boxed, since it is a part of every error.
-    sqlstate: Option<Box<str>>,
+pub struct Failure(Box<Reported>);
+
+/// Boxed, since it is a part of every error.
+#[derive(Clone, Debug)]
+struct Reported {
+    sqlstate: Option<String>,
     known: Known,
     /// The part of opening a connection that has failed, if it was one of its own.
     phase: Option<Phase>,
@@ -238,27 +241,26 @@ impl Failure {
         sqlstate: Option<String>,
         source: impl Into<Box<dyn StdError + Send + Sync>>,
     ) -> Self {
-        Self {
-            sqlstate: sqlstate.map(String::into_boxed_str),
+        Self(Box::new(Reported {
+            sqlstate,
             known: Known::Nothing,
             phase: None,
             source: source.into().into(),
-        }
+        }))
     }
 
     /// The failure of a connection that the other side ended without a word: it
     /// [can pass](Self::is_transient).
     pub fn lost(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self {
-            known: Known::Lost,
-            ..Self::new(None, source)
-        }
+        let mut failure = Self::new(None, source);
+        failure.0.known = Known::Lost;
+        failure
     }
 
     /// The same failure, of this part of opening a connection.
     #[must_use]
     pub fn in_phase(mut self, phase: Phase) -> Self {
-        self.phase = Some(phase);
+        self.0.phase = Some(phase);
         self
     }
 
@@ -266,13 +268,13 @@ impl Failure {
     #[must_use]
     pub fn phase(&self) -> Option<Phase> {
         let of_password = || self.password_provider().map(|_| Phase::Password);
-        self.phase.or_else(of_password)
+        self.0.phase.or_else(of_password)
     }
 
     /// The same, with what its owner can do about it.
     #[must_use]
     pub fn advising(mut self, advice: &'static str) -> Self {
-        self.known = Known::Advice(advice);
+        self.0.known = Known::Advice(advice);
         self
     }
 
@@ -280,13 +282,13 @@ impl Failure {
     /// failure.
     #[must_use]
     pub fn undeclared_pooler(&self) -> Option<&UndeclaredPooler> {
-        self.source.downcast_ref()
+        self.0.source.downcast_ref()
     }
 
     /// The server's SQLSTATE: five characters, such as `53300`.
     #[must_use]
     pub fn sqlstate(&self) -> Option<&str> {
-        self.sqlstate.as_deref()
+        self.0.sqlstate.as_deref()
     }
 
     /// The server, the role or the database has no connection left for us (`53300`).
@@ -319,7 +321,7 @@ impl Failure {
                 let class = code.get(..2).unwrap_or_default();
                 matches!(class, "08" | "53" | "58") || self.is_server_restarting()
             }
-            None => matches!(self.known, Known::Lost) || self.is_of_the_network(),
+            None => matches!(self.0.known, Known::Lost) || self.is_of_the_network(),
         }
     }
 
@@ -344,7 +346,7 @@ impl Failure {
     /// What the owner can do about it, where that is known.
     #[must_use]
     pub fn advice(&self) -> Option<&'static str> {
-        match self.known {
+        match self.0.known {
             Known::Advice(advice) => Some(advice),
             Known::Nothing | Known::Lost => self.advice_by_code(),
         }
@@ -452,8 +454,8 @@ impl From<UndeclaredPooler> for Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.source)?;
-        let mut inner = self.source.source();
+        write!(f, "{}", self.0.source)?;
+        let mut inner = self.0.source.source();
         while let Some(cause) = inner {
             write!(f, ": {cause}")?;
             inner = cause.source();
@@ -467,7 +469,7 @@ impl fmt::Display for Failure {
 
 impl StdError for Failure {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        Some(&*self.source)
+        Some(&*self.0.source)
     }
 }
 
