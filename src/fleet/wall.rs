@@ -68,6 +68,8 @@ pub struct WallRole {
     databases: Vec<String>,
     sum: String,
     timeouts: Vec<Timeout>,
+    /// Further settings in which all of its partitions agree.
+    settings: Vec<(String, String)>,
 }
 
 /// A timeout of a role, in milliseconds; 0: none.
@@ -132,7 +134,12 @@ impl Wall {
                 identifier(role)
             ))
         });
-        let left_out = elsewhere.collect();
+        let pooled = settings.partitions.iter().filter(|p| !p.has_sessions());
+        let pooled = pooled.map(|partition| {
+            let name = &partition.name;
+            format!("partition {name}, whose server connections a pooler in transaction mode opens")
+        });
+        let left_out = elsewhere.chain(pooled).collect();
         Ok(Self { roles, left_out })
     }
 
@@ -177,6 +184,7 @@ impl WallRole {
             databases,
             sum: sum(total),
             timeouts: longest(&partitions),
+            settings: agreed(&partitions),
         })
     }
 }
@@ -217,6 +225,28 @@ fn longest(partitions: &[&PartitionSettings]) -> Vec<Timeout> {
     }
     all
 }
+
+/// The settings that all partitions have alike.
+fn agreed(partitions: &[&PartitionSettings]) -> Vec<(String, String)> {
+    let Some((first, others)) = partitions.split_first() else {
+        return Vec::new();
+    };
+    let alike = |(name, value): &(&String, &String)| {
+        let mut others = others.iter();
+        others.all(|other| other.session_settings.get(*name) == Some(*value))
+    };
+    let settings = first.session_settings.iter().filter(alike);
+    let owned = |(name, value): (&String, &String)| (name.clone(), value.clone());
+    settings.map(owned).collect()
+}
+
+/// Lists, whose members `ALTER ROLE` wants one by one, in quotes of their own.
+const LISTS: [&str; 4] = [
+    "local_preload_libraries",
+    "search_path",
+    "session_preload_libraries",
+    "temp_tablespaces",
+];
 
 impl Display for Wall {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -265,6 +295,9 @@ impl Display for WallRole {
         for (name, value) in SERVER_KEEPALIVE {
             writeln!(f, "ALTER ROLE {role} SET {name} = {value};")?;
         }
+        for (name, value) in &self.settings {
+            self.fmt_setting(f, name, value)?;
+        }
         // Where the platform cannot do it, setting it is an error.
         let condition = from_version(CLIENT_CHECK_SINCE) + " AND version() LIKE '%linux%'";
         let name = "client_connection_check_interval";
@@ -281,6 +314,15 @@ impl WallRole {
         let superuser = format!("(SELECT rolsuper FROM pg_roles WHERE rolname = {name})");
         let told = "RAISE WARNING 'role % is a superuser, whom no connection limit binds',";
         fmt_guarded(f, &superuser, &format!("{told} {name};"))
+    }
+
+    fn fmt_setting(&self, f: &mut Formatter<'_>, name: &str, value: &str) -> fmt::Result {
+        if LISTS.contains(&name) {
+            return writeln!(f, "-- {name} is left to the pool.");
+        }
+        let parts: Vec<_> = name.split('.').map(identifier).collect();
+        let (role, name, value) = (identifier(&self.name), parts.join("."), literal(value));
+        writeln!(f, "ALTER ROLE {role} SET {name} = {value};")
     }
 
     fn fmt_grants(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -351,7 +393,7 @@ mod tests {
     use std::time::Duration;
 
     use crate::config::{
-        BudgetConfig, ExternalPool, FleetConfig, Limit, PartitionConfig, PoolConfig,
+        BudgetConfig, ExternalPool, FleetConfig, Limit, PartitionConfig, PoolConfig, PoolerConfig,
     };
 
     use super::*;
@@ -385,6 +427,53 @@ mod tests {
         let sql = wall.to_string();
         assert!(sql.contains("SET statement_timeout = 300000;"), "{sql}");
         assert!(sql.contains("SET lock_timeout = 0;"), "{sql}");
+    }
+
+    #[test]
+    fn settings_are_the_roles_where_its_partitions_agree() {
+        let with = |of: PartitionConfig, work_mem| {
+            of.setting("work_mem", work_mem)
+                .setting("pg_trgm.similarity_threshold", "0.5")
+                .setting("search_path", "shop, public")
+        };
+        let sql = |work_mem| {
+            let fleet = FleetConfig::new(3, 1);
+            let config = PoolConfig::new("shop", "postgres://app@db/shop", fleet)
+                .transactional(with(PartitionConfig::transactional(20), "64MB"))
+                .analytical(with(PartitionConfig::analytical(10), work_mem));
+            let settings = config.resolve().unwrap();
+            Wall::of(&settings, &logins(["app", "app"]))
+                .unwrap()
+                .to_string()
+        };
+        let alike = sql("64MB");
+        let told = r#"ALTER ROLE "app" SET "work_mem" = E'64MB';"#;
+        assert!(alike.contains(told), "{alike}");
+        let dotted = r#"SET "pg_trgm"."similarity_threshold" = E'0.5';"#;
+        assert!(alike.contains(dotted), "{alike}");
+        assert!(
+            alike.contains("-- search_path is left to the pool."),
+            "{alike}"
+        );
+        assert!(!sql("1GB").contains("work_mem"), "they do not agree");
+    }
+
+    #[test]
+    fn partitions_behind_a_transaction_pooler_are_named_and_not_limited() {
+        let pooler = PoolerConfig::transaction(500);
+        let config = PoolConfig::new("shop", "postgres://app@db/shop", FleetConfig::new(3, 1))
+            .pooler(pooler)
+            .transactional(PartitionConfig::transactional(20))
+            .analytical(PartitionConfig::analytical(10).url("postgres://app@standby/shop"));
+        let mut logins = logins(["app", "reports"]);
+        logins[1].hosts = "standby:5432".to_owned();
+        let wall = Wall::of(&config.resolve().unwrap(), &logins).unwrap();
+        assert_eq!(limits_of(&wall), [("reports", 40)]);
+        let sql = wall.to_string();
+        assert!(
+            sql.contains("Not limited here: partition transactional, whose"),
+            "{sql}"
+        );
     }
 
     #[test]
