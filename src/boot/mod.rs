@@ -85,8 +85,8 @@ impl<D: Driver> Builder<D> {
         self
     }
 
-    /// What the driver has been told so far.
-    pub(crate) fn options_mut(&mut self) -> &mut D::Options {
+    /// What the driver has been told so far, to be changed.
+    pub fn options_mut(&mut self) -> &mut D::Options {
         &mut self.options
     }
 

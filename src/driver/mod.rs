@@ -19,8 +19,7 @@ use deadpool::managed::Manager;
 use crate::config::PartitionSettings;
 use crate::error::Failure;
 
-pub(crate) use password::Passwords;
-pub use password::{AskForPasswords, Password, PasswordProvider};
+pub use password::{AskForPasswords, Password, PasswordProvider, Passwords};
 
 /// What is known of a connection's backend, without asking it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -123,16 +123,18 @@ pub trait AskForPasswords {
     fn ask_for_passwords(&mut self, provider: PasswordProvider);
 }
 
-/// The provider of one partition, if it has one.
+/// The provider of one partition, if it has one: what a driver asks before it connects.
 #[derive(Debug)]
-pub(crate) struct Passwords {
+pub struct Passwords {
     provider: Option<PasswordProvider>,
     limit: Duration,
     waiting: AtomicUsize,
 }
 
 impl Passwords {
-    pub(crate) fn new(provider: Option<PasswordProvider>, connect_timeout: Duration) -> Self {
+    /// For a partition with this `connect_timeout`, of which the provider may use up nine tenths.
+    #[must_use]
+    pub fn new(provider: Option<PasswordProvider>, connect_timeout: Duration) -> Self {
         Self {
             provider,
             limit: connect_timeout * 9 / 10,
@@ -141,7 +143,13 @@ impl Passwords {
     }
 
     /// The password of the moment; `None` without a provider.
-    pub(crate) async fn ask(&self, to: &Endpoint) -> Result<Option<Password>, NoPassword> {
+    ///
+    /// # Errors
+    /// The provider failed, or did not answer in time.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops that of the provider.
+    pub async fn ask(&self, to: &Endpoint) -> Result<Option<Password>, NoPassword> {
         let Some(provider) = &self.provider else {
             return Ok(None);
         };
@@ -155,12 +163,15 @@ impl Passwords {
     }
 
     /// Whether there is a provider.
-    pub(crate) fn are_asked_for(&self) -> bool {
+    #[must_use]
+    pub fn are_asked_for(&self) -> bool {
         self.provider.is_some()
     }
 
-    /// The name of the provider, while somebody waits for its answer.
-    pub(crate) fn waited_for(&self) -> Option<&str> {
+    /// The name of the provider, while somebody waits for its answer: for
+    /// [`Driver::waits_for_password_of`](super::Driver::waits_for_password_of).
+    #[must_use]
+    pub fn waited_for(&self) -> Option<&str> {
         let provider = self.provider.as_ref()?;
         (self.waiting.load(Ordering::Relaxed) > 0).then(|| provider.name())
     }

@@ -27,9 +27,14 @@ pub(super) enum Way {
 impl Way {
     /// The way of what belongs to a connection that was opened by this one: no less than that.
     pub(super) fn again(&self, encrypted: bool) -> Self {
+        let tls = self.tls().filter(|_| encrypted).cloned();
+        tls.map_or(Self::Plain, Self::Encrypted)
+    }
+
+    fn tls(&self) -> Option<&Tls> {
         match self {
-            Self::Offered(tls) | Self::Encrypted(tls) if encrypted => Self::Encrypted(tls.clone()),
-            _ => Self::Plain,
+            Self::Plain => None,
+            Self::Offered(tls) | Self::Encrypted(tls) => Some(tls),
         }
     }
 }

@@ -22,6 +22,10 @@ mod messages;
 mod parameters;
 mod session;
 mod settle;
+#[allow(
+    dead_code,
+    reason = "without the feature tls nobody asks for all of it"
+)]
 pub(crate) mod ssl;
 mod url;
 mod watch;
