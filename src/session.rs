@@ -145,8 +145,8 @@ pub(crate) fn one_by_one(
 
 /// Further settings of a partition that a server refuses, or does not have in force.
 ///
-/// It is the [`source`](std::error::Error::source) of the [`Failure`](crate::error::Failure) when a connection could
-/// not be opened because of it.
+/// It is the [`source`](std::error::Error::source) of the [`Failure`] when a connection could not be
+/// opened because of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SettingsNotInForce {
