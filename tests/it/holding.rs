@@ -191,8 +191,7 @@ async fn a_rejection_names_the_oldest_holds_by_place_however_many_there_are() {
     assert_eq!(rejection.oldest_hold(), rejection.oldest_holds.first());
     let text = error.to_string();
     let file = file!();
-    let told =
-        format!("oldest holds 40.0 s by {file}:{here} and 39.0 s, 38.0 s by {file}:{there})");
+    let told = format!("oldest holds 40.0 s by {file}:{here} and 39.0 s, 38.0 s by {file}:{there}");
     assert!(text.contains(&told), "{text}");
 
     // All of them are listed for whoever asks.
