@@ -203,7 +203,7 @@ async fn a_rejection_names_the_oldest_holds_by_place_however_many_there_are() {
     drop(forgotten);
     let _again = checkout.acquire().await.unwrap();
     let error = checkout.acquire().await.unwrap_err().to_string();
-    let told = format!("oldest holds 39.0 s, 38.0 s, 37.0 s by {file}:{there})");
+    let told = format!("oldest holds 39.0 s, 38.0 s, 37.0 s by {file}:{there}");
     assert!(error.contains(&told), "{error}");
 }
 
