@@ -129,10 +129,24 @@ pub fn redress(settings: &PartitionSettings, version: u32) -> String {
     }
 }
 
-/// A statement for each further setting of a partition, with its name: to find out which of them a server refuses.
-pub(crate) fn one_by_one(
-    settings: &PartitionSettings,
-) -> impl Iterator<Item = (&str, &str, String)> {
+/// A statement for each further setting of a partition, with its name and its value: for a driver whose whole [`dress`]
+/// was refused, to find out which of them the server refuses.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::{FleetConfig, PartitionConfig, PoolConfig};
+/// use partitioned_pool::session::one_by_one;
+///
+/// let settings = PoolConfig::new("shop", "postgres://shop@db/shop", FleetConfig::new(3, 1))
+///     .transactional(PartitionConfig::transactional(20).setting("work_mem", "64MB"))
+///     .analytical(PartitionConfig::analytical(10))
+///     .resolve()?;
+/// let all: Vec<_> = one_by_one(&settings.partitions[0]).collect();
+/// assert_eq!(all[0].0, "work_mem");
+/// assert_eq!(all[0].2, "SELECT set_config(E'work_mem', E'64MB', false)");
+/// # Ok::<(), partitioned_pool::config::ConfigError>(())
+/// ```
+pub fn one_by_one(settings: &PartitionSettings) -> impl Iterator<Item = (&str, &str, String)> {
     settings.session_settings.iter().map(|(name, value)| {
         let sql = format!(
             "SELECT set_config({}, {}, false)",
@@ -145,8 +159,8 @@ pub(crate) fn one_by_one(
 
 /// Further settings of a partition that a server refuses, or does not have in force.
 ///
-/// It is the [`source`](std::error::Error::source) of the [`Failure`] when a connection could not be
-/// opened because of it.
+/// It is the [`source`](std::error::Error::source) of the [`Failure`] when a connection could
+/// not be opened because of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SettingsNotInForce {
@@ -182,8 +196,9 @@ pub enum Found {
 }
 
 impl SettingsNotInForce {
-    /// `None` if there are none.
-    pub(crate) fn of(settings: Vec<SettingNotInForce>) -> Option<Self> {
+    /// Those that a driver or the boot check has found; `None` if there are none.
+    #[must_use]
+    pub fn of(settings: Vec<SettingNotInForce>) -> Option<Self> {
         (!settings.is_empty()).then_some(Self { settings })
     }
 }
@@ -197,8 +212,9 @@ impl SettingNotInForce {
         }
     }
 
-    /// One that the server refuses; `None` if the failure is not the server's.
-    pub(crate) fn refused(name: &str, wanted: &str, failure: &Failure) -> Option<Self> {
+    /// One that the server refuses; `None` if the failure is not the server's word.
+    #[must_use]
+    pub fn refused(name: &str, wanted: &str, failure: &Failure) -> Option<Self> {
         let found = Found::Refused {
             sqlstate: failure.sqlstate()?.to_owned(),
             said: failure.to_string(),
