@@ -361,7 +361,7 @@ async fn whatever_is_wrong_with_the_way_in_reads_as_one_block_that_says_what_to_
         let (error, text) = refused(tenant, with("postgres:/hunter2@".to_owned())).await;
         assert!(matches!(error, BootError::Config(_)), "{text}");
         says(&text, &["partition.transactional.url"]);
-        let (error, _) = refused(tenant, with(format!("postgres://{name}:hunter2@{host}/x?sslmode=require"))).await;
+        let (error, _) = refused(tenant, with(format!("postgres://{name}:hunter2@{host}/x?sslmode=verify-ca"))).await;
         assert!(matches!(error, BootError::Config(_)));
     })
     .await;

@@ -546,8 +546,14 @@ impl Refusal {
 
     async fn say(self, mut client: TcpStream) {
         let mut startup = [0; 1024];
-        if client.read(&mut startup).await.is_err() || self.sqlstate().is_none() {
+        let heard = client.read(&mut startup).await;
+        if heard.is_err() || self.sqlstate().is_none() {
             return;
+        }
+        // The question for TLS is answered also by a server that starts up.
+        if heard.is_ok_and(|length| length == 8) {
+            client.write_all(b"N").await.ok();
+            client.read(&mut startup).await.ok();
         }
         let fields = b"SFATAL\0VFATAL\0C57P03\0Mthe database system is starting up\0\0";
         let length = u32::try_from(fields.len() + 4).unwrap();

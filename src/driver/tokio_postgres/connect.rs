@@ -360,11 +360,11 @@ impl TlsConnect<Socket> for TapOne {
             let seen = Seen {
                 watch: Arc::default(),
                 is_encrypted: line.as_ref().is_ok_and(Line::is_encrypted),
-                handshake_failed: line.is_err(),
+                handshake_failed: line.as_ref().is_err_and(|no| no.in_handshake),
             };
             let tap = line.map(|line| Tap::new(line, Arc::clone(&seen.watch)));
             connector.see(seen);
-            tap
+            tap.map_err(|no| no.error)
         })
     }
 }
