@@ -553,7 +553,7 @@ impl Refusal {
         // The question for TLS is answered also by a server that starts up.
         if heard.is_ok_and(|length| length == 8) {
             client.write_all(b"N").await.ok();
-            client.read(&mut startup).await.ok();
+            let _ = client.read(&mut startup).await.map(drop);
         }
         let fields = b"SFATAL\0VFATAL\0C57P03\0Mthe database system is starting up\0\0";
         let length = u32::try_from(fields.len() + 4).unwrap();
