@@ -360,7 +360,9 @@ impl Failure {
                  ignore_startup_parameters; if it has no more connections, run the fleet check with its \
                  max_client_conn stated"
             }
-            "28P01" => "check the user in the url, and the password there or of its provider",
+            "28P01" => {
+                "check the user and the password in the url, or that of the password provider"
+            }
             _ if code.starts_with("28") => "check the user in the url and the server's pg_hba.conf",
             "3D000" => "check the database name in the url",
             "42501" => "grant the role CONNECT on the database",

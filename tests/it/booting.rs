@@ -356,7 +356,7 @@ async fn whatever_is_wrong_with_the_way_in_reads_as_one_block_that_says_what_to_
         &[
             "partition transactional",
             "28P01",
-            "to do: check the user in the url, and the password there",
+            "to do: check the user and the password in the url",
         ],
     );
 

@@ -457,10 +457,7 @@ async fn the_password_may_come_from_the_environment() {
         command.env("PGPASSWORD", SECRET);
         says(
             &mut command,
-            &[
-                "28P01",
-                "to do: check the user in the url, and the password there",
-            ],
+            &["28P01", "to do: check the user and the password in the url"],
         );
     })
     .await;

@@ -92,6 +92,33 @@ async fn connect_timeout_covers_the_question_for_tls_the_handshake_and_the_login
     }
 }
 
+/// A way that is cut in the middle can come back, whatever was said before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_hangs_up_in_the_handshake_may_come_back() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let url = format!("postgres://app@{}/shop", listener.local_addr().unwrap());
+    let listening = tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let mut heard = [0; 1 << 10];
+            // Whoever asks is told yes; what comes next is not answered.
+            if socket
+                .read(&mut heard)
+                .await
+                .is_ok_and(|length| length == 8)
+            {
+                socket.write_all(b"S").await.ok();
+                let _ = socket.read(&mut heard).await.map(drop);
+            }
+        }
+    });
+    let config = PoolConfig::new("shop", url, FleetConfig::new(1, 0))
+        .transactional(small(1))
+        .analytical(PartitionConfig::analytical(1));
+    let error = failed(config).await;
+    assert!(error.failure().unwrap().is_transient(), "{error}");
+    listening.abort();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_tls_is_gone_to_only_if_the_url_says_so() {
     on_each_version(async |tenant: &Tenant| {

@@ -105,6 +105,9 @@ impl TlsConnect<Socket> for LingeringOne {
 
     fn connect(self, socket: Socket) -> Self::Future {
         let Self(way, host) = self;
-        Box::pin(async move { Ok(Lingering(Line::over(socket, &host, &way).await?)) })
+        Box::pin(async move {
+            let line = Line::over(socket, &host, &way).await;
+            line.map(Lingering).map_err(|no| no.error)
+        })
     }
 }

@@ -27,7 +27,7 @@ use crate::error::{NoPassword, UndeclaredPooler};
 use crate::session::SettingsNotInForce;
 use crate::tls::Tls;
 
-use super::line::{Line, Way, is_of_tls};
+use super::line::{Line, Way};
 use super::messages::{Attentive, Hearing};
 use super::ssl;
 use super::watch::{Tap, Watch, Watched};
@@ -371,11 +371,11 @@ impl TlsConnect<Socket> for TapOne {
             let seen = Seen {
                 watch: Arc::default(),
                 is_encrypted: line.as_ref().is_ok_and(Line::is_encrypted),
-                handshake_failed: line.as_ref().is_err_and(is_of_tls),
+                handshake_failed: line.as_ref().is_err_and(|no| no.in_handshake),
             };
             let tap = line.map(|line| Tap::new(line, Arc::clone(&seen.watch)));
             connector.see(seen);
-            tap
+            tap.map_err(|no| no.error)
         })
     }
 }

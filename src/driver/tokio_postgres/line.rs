@@ -46,12 +46,30 @@ pub(super) enum Line<S> {
     Encrypted(Box<Encrypted<S>>),
 }
 
+/// Why a socket became no line.
+#[derive(Debug)]
+pub(super) struct NoLine {
+    pub(super) error: io::Error,
+    /// The server has said that it speaks TLS, and then it did not come about.
+    pub(super) in_handshake: bool,
+}
+
+impl From<io::Error> for NoLine {
+    fn from(error: io::Error) -> Self {
+        let in_handshake = false;
+        Self {
+            error,
+            in_handshake,
+        }
+    }
+}
+
 impl<S: AsyncRead + AsyncWrite + Unpin> Line<S> {
     /// Makes a line of a socket that has just been opened to `host`.
     ///
     /// # Errors
     /// The socket failed; or, by the kinds `Unsupported` and `InvalidData`, the other side is not what we want it to be.
-    pub(super) async fn over(mut socket: S, host: &str, way: &Way) -> io::Result<Self> {
+    pub(super) async fn over(mut socket: S, host: &str, way: &Way) -> Result<Self, NoLine> {
         let (tls, demanded) = match way {
             Way::Plain => return Ok(Self::Plain(socket)),
             Way::Offered(tls) => (tls, false),
@@ -59,44 +77,30 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Line<S> {
         };
         if !tls.is_direct() && !is_accepted(&mut socket).await? {
             return match demanded {
-                true => Err(io::Error::new(
-                    io::ErrorKind::Unsupported,
-                    format!("{host} speaks no TLS, and the url demands it"),
-                )),
+                true => Err(none_of(host).into()),
                 false => Ok(Self::Plain(socket)),
             };
         }
-        let encrypted = tls.shake_hands(socket, host).await?;
-        Ok(Self::Encrypted(Box::new(encrypted)))
+        match tls.shake_hands(socket, host).await {
+            Ok(encrypted) => Ok(Self::Encrypted(Box::new(encrypted))),
+            Err(error) => Err(NoLine {
+                error,
+                in_handshake: true,
+            }),
+        }
     }
 }
 
-/// Nothing was said of TLS, so nothing is known of it: that is the network, or a proxy whose server is not there.
-fn hung_up(error: io::Error) -> io::Error {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => io::Error::new(
-            io::ErrorKind::ConnectionAborted,
-            "the other side hung up when it was asked for TLS",
-        ),
-        _ => error,
-    }
-}
-
-/// Whether a line came to nothing by the way it went about TLS, rather than by the network.
-pub(super) fn is_of_tls(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
-    !matches!(
-        error.kind(),
-        ConnectionAborted | ConnectionReset | BrokenPipe
-    )
+fn none_of(host: &str) -> io::Error {
+    let text = format!("{host} speaks no TLS, and the url demands it");
+    io::Error::new(io::ErrorKind::Unsupported, text)
 }
 
 /// Asks for TLS. Reads one byte and no more: what came behind it unencrypted would fail as a handshake.
 async fn is_accepted<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut S) -> io::Result<bool> {
     socket.write_all(&SSL_REQUEST).await?;
     socket.flush().await?;
-    let answer = socket.read_u8().await.map_err(hung_up);
-    match answer? {
+    match socket.read_u8().await? {
         b'S' => Ok(true),
         b'N' => Ok(false),
         // An error, which nobody has vouched for: what it says is not repeated.

@@ -321,6 +321,7 @@ impl Driver for TokioPostgres {
             Failed::Driver(error) => Failure::new(sqlstate, error),
             Failed::Io(error) => Failure::new(sqlstate, error),
             Failed::NoPassword(error) => Failure::new(sqlstate, error),
+            Failed::BothWays { ref second, .. } if second.is_closed() => Failure::lost(error.0),
             both @ Failed::BothWays { .. } => Failure::new(sqlstate, both),
             Failed::Settings(error) => Failure::new(sqlstate, error),
             Failed::Pooled(found) => found.into(),

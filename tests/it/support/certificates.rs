@@ -162,8 +162,9 @@ pub(crate) async fn secure(tenant: &Tenant, pair: &Pair, clients: &Authority, ru
 
 /// Has the server read its files again, and waits until new sessions know them.
 async fn reload(tenant: &Tenant) {
-    let asked = "SELECT clock_timestamp()::text FROM pg_reload_conf()";
+    let asked = "SELECT clock_timestamp()::text";
     let asked: String = tenant.admin.query_one(asked, &[]).await.unwrap().get(0);
+    tenant.sql("SELECT pg_reload_conf()").await;
     eventually("the server has read its files again", async || {
         let session = tenant.another_admin().await.unwrap();
         let loaded = format!("SELECT pg_conf_load_time() > '{asked}'::timestamptz");
