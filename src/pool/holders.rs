@@ -46,7 +46,7 @@ impl fmt::Display for Holders {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NotAsked {
-    /// No partition with the same server, role and database had a connection to spare.
+    /// No partition with the same server, role and database had a connection to spare, or could open one in time.
     #[error("statements unknown, no connection to ask over: {0}")]
     NoConnection(#[source] AcquireError),
     /// The server refused the question, or the way to it broke.
@@ -111,16 +111,14 @@ async fn ask<D: Driver>(
     deadline: Deadline,
 ) -> Result<Statements, NotAsked> {
     let limit = deadline.left();
-    let asking = async {
-        let mut connection = spare(cores, of, by, limit).await?;
-        let (driver, session) = connection.driver_parts();
-        let rows = driver.query(session, &question(of, held)).await;
-        rows.map(|rows| read(&rows)).map_err(NotAsked::Failed)
-    };
-    let late = |_| Err(NotAsked::Late { limit });
-    timeout_at(deadline.instant(), asking)
-        .await
-        .unwrap_or_else(late)
+    // The acquire has the deadline for a limit of its own: what it could not get in time is told with its phase.
+    let mut connection = spare(cores, of, by, deadline).await?;
+    let (driver, session) = connection.driver_parts();
+    let question = question(of, held);
+    match timeout_at(deadline.instant(), driver.query(session, &question)).await {
+        Ok(rows) => rows.map(|rows| read(&rows)).map_err(NotAsked::Failed),
+        Err(_) => Err(NotAsked::Late { limit }),
+    }
 }
 
 /// A connection to the same server as the same role, of whichever partition has one to spare: rather an open
@@ -129,7 +127,7 @@ async fn spare<D: Driver>(
     cores: &[&Arc<Core<D>>],
     of: &Core<D>,
     by: CallSite,
-    limit: Duration,
+    deadline: Deadline,
 ) -> Result<Connection<D>, NotAsked> {
     let endpoint = of.driver.endpoint();
     let mut cores: Vec<_> = cores
@@ -142,7 +140,7 @@ async fn spare<D: Driver>(
     }
     let mut refused = None;
     for core in cores {
-        match core.try_acquire_unobserved(by, limit).await {
+        match core.try_acquire_unobserved(by, deadline.left()).await {
             Ok(connection) => return Ok(connection),
             Err(error) => refused = refused.or(Some(error)),
         }

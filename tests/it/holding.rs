@@ -148,13 +148,30 @@ async fn a_server_that_does_not_answer_costs_the_question_no_more_than_its_time<
     let proxy = tenant.proxy().await;
     let pool = tenant.pool_by::<D>(&proxy, small(1)).await;
     let mut held = pool.transactional().acquire().await.unwrap();
+    let ask = async || {
+        let began = std::time::Instant::now();
+        let mut holders = pool.holders_with_statements(SECOND / 5).await;
+        assert!(began.elapsed() < 2 * SECOND, "{:?}", began.elapsed());
+        assert_eq!(holders[0].held.len(), 1);
+        holders.remove(0).not_asked.expect("nothing answers")
+    };
+
+    // There is nothing to ask over, and it cannot be had in time: told is what of an acquire took so long.
+    assert_eq!(pool.analytical().status().connections(), 0);
     proxy.set(Fault::Pause);
-    let began = std::time::Instant::now();
-    let holders = pool.holders_with_statements(SECOND / 5).await;
-    assert!(began.elapsed() < 2 * SECOND, "{:?}", began.elapsed());
-    let reason = holders[0].not_asked.as_ref().unwrap();
+    let reason = ask().await;
+    let NotAsked::NoConnection(error) = &reason else {
+        panic!("{reason}");
+    };
+    assert!(error.is_timeout(), "{error}");
+
+    // There is one to ask over, and what was asked is not answered.
+    proxy.set(Fault::None);
+    drop(pool.analytical().acquire().await.unwrap());
+    until_at_rest(pool.analytical()).await;
+    proxy.set(Fault::Pause);
+    let reason = ask().await;
     assert!(matches!(reason, NotAsked::Late { .. }), "{reason}");
-    assert_eq!(holders[0].held.len(), 1);
     proxy.set(Fault::None);
     held.say("SELECT 1").await.unwrap();
     drop(held);
