@@ -156,8 +156,20 @@ async fn a_server_that_does_not_answer_costs_the_question_no_more_than_its_time<
         holders.remove(0).not_asked.expect("nothing answers")
     };
 
-    // There is nothing to ask over, and it cannot be had in time: told is what of an acquire took so long.
-    assert_eq!(pool.analytical().status().connections(), 0);
+    // There is one to ask over, and what was asked is not answered.
+    drop(pool.analytical().acquire().await.unwrap());
+    until_at_rest(pool.analytical()).await;
+    proxy.set(Fault::Pause);
+    let reason = ask().await;
+    assert!(matches!(reason, NotAsked::Late { .. }), "{reason}");
+
+    // There is none, and it cannot be had in time: told is what of an acquire took so long.
+    proxy.set(Fault::None);
+    pool.analytical().acquire_by(LONG).await.unwrap().discard();
+    eventually("it is gone", async || {
+        pool.analytical().status().connections() == 0
+    })
+    .await;
     proxy.set(Fault::Pause);
     let reason = ask().await;
     let NotAsked::NoConnection(error) = &reason else {
@@ -165,13 +177,6 @@ async fn a_server_that_does_not_answer_costs_the_question_no_more_than_its_time<
     };
     assert!(error.is_timeout(), "{error}");
 
-    // There is one to ask over, and what was asked is not answered.
-    proxy.set(Fault::None);
-    drop(pool.analytical().acquire().await.unwrap());
-    until_at_rest(pool.analytical()).await;
-    proxy.set(Fault::Pause);
-    let reason = ask().await;
-    assert!(matches!(reason, NotAsked::Late { .. }), "{reason}");
     proxy.set(Fault::None);
     held.say("SELECT 1").await.unwrap();
     drop(held);
