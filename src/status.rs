@@ -187,6 +187,7 @@ impl CallSite {
     /// The place of the caller.
     #[must_use]
     #[track_caller]
+    #[inline]
     pub fn here() -> Self {
         Self(Location::caller())
     }

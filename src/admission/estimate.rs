@@ -37,6 +37,7 @@ impl HoldEstimate {
 
     /// What one hold moves the average. By a constant once the window is full: a division by a
     /// variable costs as much as the rest of a release.
+    #[inline]
     fn share(&self, difference: u64) -> u64 {
         if self.ended >= WINDOW {
             difference / WINDOW
@@ -72,6 +73,7 @@ impl HoldEstimate {
 }
 
 /// `duration` in whole nanoseconds; above 584 years, the most that fits.
+#[inline]
 pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

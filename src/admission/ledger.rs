@@ -51,18 +51,21 @@ pub struct HoldId {
 impl Hold {
     /// The class that holds the slot.
     #[must_use]
+    #[inline]
     pub const fn class(&self) -> ClassId {
         self.id.class
     }
 
     /// Its name.
     #[must_use]
+    #[inline]
     pub const fn id(&self) -> HoldId {
         self.id
     }
 
     /// When the slot was granted.
     #[must_use]
+    #[inline]
     pub const fn since(&self) -> Duration {
         self.since
     }
@@ -71,6 +74,7 @@ impl Hold {
 impl HoldId {
     /// The class that holds, or held, the slot.
     #[must_use]
+    #[inline]
     pub const fn class(&self) -> ClassId {
         self.class
     }
@@ -103,6 +107,7 @@ pub struct Patience {
 impl Patience {
     /// Waits at most `wait`, whatever the work takes.
     #[must_use]
+    #[inline]
     pub const fn wait(wait: Duration) -> Self {
         Self { wait, work: None }
     }

@@ -15,6 +15,7 @@ impl ClassId {
 
     /// Its position in [`Rules::classes`].
     #[must_use]
+    #[inline]
     pub const fn index(self) -> usize {
         self.0
     }

@@ -372,6 +372,7 @@ impl<S: Stock> Permit<S> {
 
     /// The name of the hold.
     #[must_use]
+    #[inline]
     pub fn hold(&self) -> Option<HoldId> {
         self.hold.as_ref().map(Hold::id)
     }

@@ -1,6 +1,7 @@
 //! Acquiring: a slot, a connection, and a look at it, under one deadline.
 
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -132,34 +133,37 @@ impl<D: Driver> Core<D> {
         if let Err(refused) = self.seated_or_refused() {
             return call.end(Err(refused));
         }
-        // What is had at once is never a part of the future: it would be moved in and out of it.
+        // What is had at once is never a part of the future: it would be moved in and out of it. What takes time is on the
+        // heap: it is large, and would be moved with the future of those who need none of it.
         let request = match self.at_once(by, patience) {
-            Ok(connection) => return Ok(call.acquired(connection, Duration::ZERO)),
-            Err(request) => request,
+            ControlFlow::Break(Ok(connection)) => {
+                return Ok(call.acquired(connection, Duration::ZERO));
+            }
+            ControlFlow::Break(Err(refused)) => return call.end(Err(refused)),
+            ControlFlow::Continue(request) => request,
         };
-        let outcome = self.complete(request, patience.wait).await;
+        let outcome = Box::pin(self.complete(request, patience.wait)).await;
         if let Err(error) = &outcome {
             self.warn_of_nesting(by, error);
         }
         call.end(outcome)
     }
 
-    /// A slot and a connection that need nothing else, or what there is instead.
-    #[expect(
-        clippy::result_large_err,
-        reason = "it is no error, and it is moved only on the slow path"
-    )]
+    /// A slot and a connection that need nothing else, or a refusal; or what there is instead, which takes time.
     #[inline]
     fn at_once(
         self: &Arc<Self>,
         by: CallSite,
         patience: Patience,
-    ) -> Result<Connection<D>, RequestOf<D>> {
+    ) -> ControlFlow<Outcome<D>, RequestOf<D>> {
         match self.bulkhead.request_for(by, self.class, patience) {
             Request::Granted(permit, Some(link)) if self.is_fresh(&link, permit.since()) => {
-                Ok(Connection::new(Arc::clone(self), permit, link))
+                ControlFlow::Break(Ok(Connection::new(Arc::clone(self), permit, link)))
             }
-            request => Err(request),
+            Request::Refused(refusal, figures) => {
+                ControlFlow::Break(Err(self.refused(refusal, &figures)))
+            }
+            request => ControlFlow::Continue(request),
         }
     }
 

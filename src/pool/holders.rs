@@ -142,7 +142,9 @@ async fn spare<D: Driver>(
     for core in cores {
         match core.try_acquire_unobserved(by, deadline.left()).await {
             Ok(connection) => return Ok(connection),
-            Err(error) => refused = refused.or(Some(error)),
+            // That one could not connect tells more than that another has no slot.
+            Err(error) if refused.is_none() || !error.is_rejection() => refused = Some(error),
+            Err(_) => {}
         }
     }
     Err(NotAsked::NoConnection(

@@ -88,6 +88,7 @@ impl Registry {
     }
 
     /// Whether it was taken away, after a hold of which length, and whether its backend is gone.
+    #[inline]
     pub(super) fn taken(&self, key: usize) -> Option<(Duration, bool)> {
         let known = &self.0[key];
         known.taken.map(|age| (age, known.gone))

@@ -31,6 +31,7 @@ pub(in crate::pool) struct Counts {
 }
 
 impl Counts {
+    #[inline]
     pub(in crate::pool) fn of(&self, stage: Stage) -> u32 {
         self.stages[stage as usize]
     }
