@@ -12,6 +12,18 @@ use crate::config::PoolerMode;
 use crate::status::{BudgetStatus, Holder, OldestHolds, Seconds};
 
 /// A part of acquiring a connection. One deadline runs over all of them.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::AcquireError;
+/// use partitioned_pool::error::Phase;
+///
+/// /// Whether it was the password provider that took too long.
+/// fn is_of_the_vault(error: &AcquireError) -> bool {
+///     matches!(error, AcquireError::TimedOut { phase: Phase::Password, .. })
+/// }
+/// # assert_eq!(Phase::OnConnect.to_string(), "on_connect");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
@@ -49,6 +61,19 @@ impl fmt::Display for Phase {
 }
 
 /// Why a call was refused without asking the database.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::AcquireError;
+/// use partitioned_pool::error::Reason;
+///
+/// /// Whether more slots, or fewer calls, would have helped.
+/// fn is_overload(error: &AcquireError) -> bool {
+///     let reason = error.rejection().map(|refused| refused.reason);
+///     matches!(reason, Some(Reason::QueueFull | Reason::NoFreeSlot | Reason::WaitTimeout))
+/// }
+/// # assert_eq!(Reason::QueueFull.as_str(), "queue_full");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
@@ -115,6 +140,17 @@ impl fmt::Display for Reason {
 /// A refusal by the partition: the database was not asked.
 ///
 /// Whoever called may answer "busy" at once; the database is not known to have failed.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::Rejection;
+///
+/// /// The head of an answer with status 429.
+/// fn retry_after(refused: &Rejection) -> Option<String> {
+///     let seconds = refused.retry_after?.as_secs().max(1);
+///     Some(format!("Retry-After: {seconds}"))
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rejection {
@@ -212,6 +248,17 @@ impl StdError for Rejection {}
 /// What a driver, the network or the server reported.
 ///
 /// [`source`](StdError::source) is the driver's own error; downcast it for more.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::error::Failure;
+///
+/// let full = Failure::new(Some("53300".to_owned()), "sorry, too many clients already");
+/// assert!(full.is_too_many_connections() && full.is_transient());
+/// assert!(full.advice().is_some());
+/// let wrong = Failure::new(Some("28P01".to_owned()), "password authentication failed");
+/// assert!(wrong.is_refused_login() && !wrong.is_transient());
+/// ```
 #[derive(Clone, Debug)]
 pub struct Failure(Box<Reported>);
 
@@ -385,6 +432,18 @@ fn is_an_answer(error: &io::Error) -> bool {
 ///
 /// It is the [`source`](StdError::source) of a [`Failure`] whose
 /// [`password_provider`](Failure::password_provider) is its name.
+///
+/// # Examples
+/// ```
+/// use std::error::Error;
+/// use partitioned_pool::error::{Failure, NoPassword};
+///
+/// /// What the provider itself said.
+/// fn said(failure: &Failure) -> Option<String> {
+///     let no_password: &NoPassword = failure.source()?.downcast_ref()?;
+///     no_password.source().map(ToString::to_string)
+/// }
+/// ```
 #[derive(Debug, Error)]
 #[error("the password provider {provider} {what}")]
 pub struct NoPassword {
@@ -423,6 +482,16 @@ impl NoPassword {
 ///
 /// Nothing was set for the session: behind a transaction pooler, that would have stayed with a backend which serves
 /// a stranger next.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::PoolerMode;
+/// use partitioned_pool::error::{Failure, UndeclaredPooler};
+///
+/// let failure = Failure::from(UndeclaredPooler::of_mode(PoolerMode::Transaction));
+/// let found = failure.undeclared_pooler().and_then(|found| found.mode);
+/// assert_eq!(found, Some(PoolerMode::Transaction));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("a pooler is in between, which the configuration does not state")]
 #[non_exhaustive]

@@ -11,8 +11,8 @@
 //!
 //! # #[cfg(feature = "tokio-postgres")]
 //! # async fn start(url: String) -> Result<(), Box<dyn std::error::Error>> {
-//! // At most 2 replicas, and 1 more in a rolling deploy: (2 + 1) x (20 + 10) connections must fit.
-//! let config = PoolConfig::new("shop", url, FleetConfig::new(2, 1))
+//! // At most 2 replicas, 1 more in a rolling deploy, 5 for others: (2 + 1) x (20 + 10) + 5 connections must fit.
+//! let config = PoolConfig::new("shop", url, FleetConfig::new(2, 1).reserve(5))
 //!     .transactional(PartitionConfig::transactional(20))
 //!     .analytical(PartitionConfig::analytical(10));
 //! let pool = PartitionedPool::<TokioPostgres>::connect(config).await?;
@@ -52,6 +52,9 @@
 //! [`plan`] has formulas for sizes, a simulator of the same rule, a planner that uses both, and a diagnosis from
 //! figures; the command `partitioned-pool plan` (feature `cli`) runs them over a file.
 //! [`admission`] and [`bulkhead`] are the rule and the waiting behind it, usable without a database.
+
+// docs.rs says beside each item which feature it needs; only a nightly rustdoc can.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod admission;
 mod boot;
@@ -107,3 +110,8 @@ pub use warning::BootWarning;
 #[cfg(all(doctest, feature = "sqlx", feature = "tokio-postgres"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The guide's code is compiled, and run where it needs no server.
+#[cfg(all(doctest, feature = "sqlx", feature = "tokio-postgres"))]
+#[doc = include_str!("../docs/guide.md")]
+struct Guide;

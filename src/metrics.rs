@@ -131,6 +131,18 @@ impl Family {
 ///
 /// Each pool needs its own: where one process has two pools with partitions of the same names,
 /// [`label`](Self::label) tells them apart.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::PoolConfig;
+/// use partitioned_pool::metrics::PoolMetrics;
+/// use partitioned_pool::{BootError, PartitionedPool, TokioPostgres};
+///
+/// async fn start(config: PoolConfig) -> Result<PartitionedPool<TokioPostgres>, BootError> {
+///     let metrics = PoolMetrics::new().label("service", "shop");
+///     PartitionedPool::builder(config).observer(metrics).connect().await
+/// }
+/// ```
 #[derive(Clone, Default)]
 #[must_use = "nothing is recorded unless a pool is built with it"]
 pub struct PoolMetrics {

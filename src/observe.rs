@@ -10,6 +10,22 @@ use crate::error::{AcquireError, Failure};
 use crate::status::PartitionStatus;
 
 /// Something that happened in a partition.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::observe::Event;
+///
+/// /// The part of a call that was spent in the queue.
+/// fn queued(event: &Event<'_>) -> Option<Duration> {
+///     match event {
+///         Event::Acquired { wait, .. } => Some(*wait),
+///         _ => None,
+///     }
+/// }
+/// let (wait, took) = (Duration::from_millis(3), Duration::from_millis(45));
+/// assert_eq!(queued(&Event::Acquired { wait, took }), Some(wait));
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -73,12 +89,54 @@ pub enum Event<'a> {
 }
 
 /// Watches one partition.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::observe::{Event, PartitionObserver};
+///
+/// struct Log(String);
+///
+/// impl PartitionObserver for Log {
+///     fn on(&self, event: &Event<'_>) {
+///         if let Event::OpenFailed { failure, .. } = event {
+///             eprintln!("{}: {failure}", self.0);
+///         }
+///     }
+/// }
+/// # Log("transactional".to_owned()).on(&Event::Abandoned);
+/// ```
 pub trait PartitionObserver: Send + Sync + 'static {
     /// Called after each event, outside of every lock.
     fn on(&self, event: &Event<'_>);
 }
 
 /// Makes an observer for each partition, once, when the pool is built.
+///
+/// # Examples
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use partitioned_pool::observe::{Event, Observer, PartitionObserver};
+///
+/// /// Counts the calls of all partitions that got no connection.
+/// #[derive(Default)]
+/// struct Lost(Arc<AtomicU64>);
+///
+/// impl Observer for Lost {
+///     fn partition(&self, _name: &str) -> Box<dyn PartitionObserver> {
+///         Box::new(Self(Arc::clone(&self.0)))
+///     }
+/// }
+///
+/// impl PartitionObserver for Lost {
+///     fn on(&self, event: &Event<'_>) {
+///         if let Event::NotAcquired { .. } = event {
+///             self.0.fetch_add(1, Ordering::Relaxed);
+///         }
+///     }
+/// }
+/// # Lost::default().partition("transactional").on(&Event::Abandoned);
+/// ```
 pub trait Observer: Send + Sync + 'static {
     /// The observer of the partition of this name.
     fn partition(&self, name: &str) -> Box<dyn PartitionObserver>;

@@ -161,6 +161,19 @@ pub fn one_by_one(settings: &PartitionSettings) -> impl Iterator<Item = (&str, &
 ///
 /// It is the [`source`](std::error::Error::source) of the [`Failure`] when a connection could
 /// not be opened because of it.
+///
+/// # Examples
+/// ```
+/// use std::error::Error;
+/// use partitioned_pool::error::Failure;
+/// use partitioned_pool::session::SettingsNotInForce;
+///
+/// /// The names of the settings for which a connection could not be opened.
+/// fn refused(failure: &Failure) -> Vec<&str> {
+///     let found = failure.source().and_then(|source| source.downcast_ref::<SettingsNotInForce>());
+///     found.into_iter().flat_map(|found| &found.settings).map(|setting| setting.name.as_str()).collect()
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SettingsNotInForce {
@@ -169,6 +182,16 @@ pub struct SettingsNotInForce {
 }
 
 /// One setting that is not in force.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::error::Failure;
+/// use partitioned_pool::session::SettingNotInForce;
+///
+/// let failure = Failure::new(Some("42704".to_owned()), "unrecognized configuration parameter");
+/// let setting = SettingNotInForce::refused("work_men", "64MB", &failure).unwrap();
+/// assert_eq!(setting.advice(), "check its name, and whether this version of Postgres has it");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SettingNotInForce {
@@ -181,6 +204,16 @@ pub struct SettingNotInForce {
 }
 
 /// What there is instead of the value of a setting that was wanted.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::session::{Found, SettingNotInForce};
+///
+/// /// Whether something in between drops what was set.
+/// fn is_dropped(setting: &SettingNotInForce) -> bool {
+///     matches!(setting.found, Found::Value(_))
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Found {

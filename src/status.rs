@@ -8,6 +8,17 @@ use std::time::Duration;
 ///
 /// Every connection counts in exactly one of `opening`, `idle`, `used`, `returning`, `closing`, `ghosts` and
 /// `detached`; their sum never exceeds `max_connections`.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::PartitionStatus;
+///
+/// /// How much of it is in use, for a gauge.
+/// fn load(status: &PartitionStatus) -> f64 {
+///     f64::from(status.in_use) / f64::from(status.max_connections)
+/// }
+/// # assert_eq!(PartitionStatus::default().connections(), 0);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PartitionStatus {
@@ -91,6 +102,17 @@ impl fmt::Display for PartitionStatus {
 }
 
 /// A budget at one moment: what its partitions share.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::{PoolStatus, BudgetStatus};
+///
+/// fn is_exhausted(status: &PoolStatus, budget: &str) -> bool {
+///     let is_full = |one: &&BudgetStatus| one.name == budget && one.held == one.capacity;
+///     status.shared_budgets.iter().find(is_full).is_some()
+/// }
+/// # assert!(!is_exhausted(&PoolStatus::default(), "main"));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BudgetStatus {
@@ -120,6 +142,17 @@ impl fmt::Display for BudgetStatus {
 }
 
 /// The [seat](crate::config::SeatsConfig) of this replica at one moment.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::PoolStatus;
+///
+/// /// Whether this replica may use connections now.
+/// fn is_seated(status: &PoolStatus) -> bool {
+///     status.seat.is_none_or(|seat| seat.seat.is_some() && !seat.admits_for.is_zero())
+/// }
+/// # assert!(is_seated(&PoolStatus::default()));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SeatStatus {
@@ -150,6 +183,17 @@ impl fmt::Display for SeatStatus {
 /// All partitions of a pool, in the order in which they were configured, and what they draw from.
 ///
 /// Each is looked at in turn: a connection that changes hands meanwhile may be seen twice, or not at all.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::PoolStatus;
+///
+/// /// Connections that the servers may be counting for this replica.
+/// fn open(status: &PoolStatus) -> u32 {
+///     status.partitions.iter().map(|partition| partition.connections()).sum()
+/// }
+/// # assert_eq!(open(&PoolStatus::default()), 0);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStatus {
@@ -180,6 +224,20 @@ impl fmt::Display for PoolStatus {
 }
 
 /// The place in a service's code from which a connection was acquired.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::CallSite;
+///
+/// #[track_caller]
+/// fn acquired_at() -> CallSite {
+///     CallSite::here()
+/// }
+///
+/// let (first, second) = (acquired_at(), acquired_at());
+/// assert_eq!((first.file(), first.line()), (second.file(), second.line()));
+/// assert_eq!(first.to_string(), format!("{}:{}", first.file(), first.line()));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallSite(&'static Location<'static>);
 
@@ -212,6 +270,18 @@ impl fmt::Display for CallSite {
 }
 
 /// A slot that is held: by whom, and for how long.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::{Holder, PartitionStatus};
+///
+/// /// Whether somebody has held for longer than this.
+/// fn is_stuck(status: &PartitionStatus, limit: Duration) -> bool {
+///     status.oldest_hold.is_some_and(|Holder { age, .. }| age > limit)
+/// }
+/// # assert!(!is_stuck(&PartitionStatus::default(), Duration::ZERO));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
@@ -232,6 +302,18 @@ impl Holder {
 ///
 /// Printed, holds of one place are named together: `12.3 s, 11.0 s by src/report.rs:40 and 40 ms by
 /// src/checkout.rs:7`.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::{OldestHolds, Rejection};
+///
+/// /// Whether the oldest holds all come from one place in the code.
+/// fn is_one_workload(refused: &Rejection) -> bool {
+///     let holds: &OldestHolds = &refused.oldest_holds;
+///     let first = holds.first().map(|hold| hold.at);
+///     holds.iter().all(|hold| Some(hold.at) == first)
+/// }
+/// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct OldestHolds([Option<Holder>; Self::MOST]);
 
@@ -313,6 +395,17 @@ impl OldestHolds {
 ///
 /// The parameters of a statement are never in it; literals that were written into its text are. It is
 /// given to whoever asked, and never logged by this crate.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::{Held, Statement};
+///
+/// /// Whether a holder waits for somebody else's lock.
+/// fn waits_for_a_lock(held: &Held) -> bool {
+///     let event = held.statement.as_ref().and_then(|Statement { waits_for, .. }| waits_for.as_ref());
+///     event.is_some_and(|event| event.starts_with("Lock: "))
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statement {
@@ -347,6 +440,16 @@ impl fmt::Display for Statement {
 }
 
 /// A slot that is held, and the backend of its connection.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::Held;
+///
+/// /// For `SELECT pg_terminate_backend(..)`, by hand.
+/// fn backends(held: &[Held]) -> Vec<i32> {
+///     held.iter().filter_map(|held| held.backend_pid).collect()
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Held {

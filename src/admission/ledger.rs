@@ -33,6 +33,19 @@ use super::rules::{ClassId, ClassRules, HandOver, InvalidRules, Rules};
 use super::totals::{Account, Totals};
 
 /// The right to hold one slot. Only [`Ledger`] makes it, and it ends by [`Ledger::release`].
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{Admission, ClassId, Ledger, Patience, Rules};
+///
+/// let mut ledger = Ledger::new(Rules::fixed(1, 0))?;
+/// let (only, second) = (ClassId::new(0), Patience::wait(Duration::from_secs(1)));
+/// let Admission::Granted(hold) = ledger.admit(only, Duration::ZERO, second, || "first") else { panic!() };
+/// assert_eq!((hold.class(), hold.since()), (only, Duration::ZERO));
+/// assert!(ledger.release(hold, Duration::from_millis(40)).is_none(), "nobody waits");
+/// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
+/// ```
 #[must_use = "a hold that is not released is a slot lost for ever"]
 #[derive(Debug, PartialEq, Eq)]
 pub struct Hold {
@@ -41,6 +54,20 @@ pub struct Hold {
 }
 
 /// Names one hold, among all that there ever were.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{Admission, ClassId, Ledger, Patience, Rules};
+///
+/// let mut ledger = Ledger::new(Rules::fixed(1, 0))?;
+/// let (only, second) = (ClassId::new(0), Patience::wait(Duration::from_secs(1)));
+/// let Admission::Granted(hold) = ledger.admit(only, Duration::ZERO, second, || "first") else { panic!() };
+/// let id = hold.id();
+/// assert_eq!(id.class(), only);
+/// # ledger.release(hold, Duration::ZERO);
+/// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HoldId {
     class: ClassId,
@@ -87,6 +114,20 @@ impl HoldId {
 }
 
 /// A place in a queue. It ends when a [`Grant`] names its waiter, or by [`Ledger::leave`].
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{Admission, ClassId, Ledger, Patience, Rules};
+///
+/// let mut ledger = Ledger::new(Rules::fixed(1, 1))?;
+/// let (only, second) = (ClassId::new(0), Patience::wait(Duration::from_secs(1)));
+/// let Admission::Granted(hold) = ledger.admit(only, Duration::ZERO, second, || "first") else { panic!() };
+/// let Admission::Queued(ticket) = ledger.admit(only, Duration::ZERO, second, || "second") else { panic!() };
+/// ledger.leave(ticket, Duration::from_millis(5));
+/// assert!(ledger.release(hold, Duration::from_millis(40)).is_none(), "it has left");
+/// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
+/// ```
 #[must_use = "a waiter that goes away must leave the queue"]
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ticket {
@@ -96,6 +137,15 @@ pub struct Ticket {
 }
 
 /// How long a caller can wait.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::Patience;
+///
+/// let second = Duration::from_secs(1);
+/// assert_eq!(Patience::wait(second), Patience { wait: second, work: None });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// What is left for the wait alone (an acquire timeout).
@@ -114,6 +164,20 @@ impl Patience {
 }
 
 /// The answer to [`Ledger::admit`].
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{Admission, ClassId, Ledger, Patience, Rules};
+///
+/// let mut ledger = Ledger::new(Rules::fixed(1, 0))?;
+/// let (only, second) = (ClassId::new(0), Patience::wait(Duration::from_secs(1)));
+/// let Admission::Granted(hold) = ledger.admit(only, Duration::ZERO, second, || "first") else { panic!() };
+/// let another = ledger.admit(only, Duration::ZERO, second, || "second");
+/// assert!(matches!(another, Admission::Refused(_)), "no queue");
+/// # ledger.release(hold, Duration::ZERO);
+/// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
+/// ```
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Admission {
@@ -126,6 +190,20 @@ pub enum Admission {
 }
 
 /// Why a call was refused, and when to come back.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{Admission, ClassId, Ledger, Patience, Rules};
+///
+/// let mut ledger = Ledger::new(Rules::fixed(1, 0))?;
+/// let (only, second) = (ClassId::new(0), Patience::wait(Duration::from_secs(1)));
+/// let Admission::Granted(hold) = ledger.admit(only, Duration::ZERO, second, || "first") else { panic!() };
+/// let Admission::Refused(refusal) = ledger.admit(only, Duration::ZERO, second, || "second") else { panic!() };
+/// assert_eq!(refusal.retry_after, None, "nothing has ended yet");
+/// # ledger.release(hold, Duration::ZERO);
+/// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Why.
@@ -136,6 +214,20 @@ pub struct Refusal {
 }
 
 /// Why a call was refused.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{Admission, Cause, ClassId, Ledger, Patience, Rules};
+///
+/// let mut ledger = Ledger::new(Rules::fixed(1, 0))?;
+/// let (only, second) = (ClassId::new(0), Patience::wait(Duration::from_secs(1)));
+/// let Admission::Granted(hold) = ledger.admit(only, Duration::ZERO, second, || "first") else { panic!() };
+/// let Admission::Refused(refusal) = ledger.admit(only, Duration::ZERO, second, || "second") else { panic!() };
+/// assert_eq!(refusal.cause, Cause::QueueFull);
+/// # ledger.release(hold, Duration::ZERO);
+/// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
@@ -153,6 +245,21 @@ pub enum Cause {
 }
 
 /// A slot that a waiter was given.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{Admission, ClassId, Ledger, Patience, Rules};
+///
+/// let mut ledger = Ledger::new(Rules::fixed(1, 1))?;
+/// let (only, second) = (ClassId::new(0), Patience::wait(Duration::from_secs(1)));
+/// let Admission::Granted(hold) = ledger.admit(only, Duration::ZERO, second, || "first") else { panic!() };
+/// let Admission::Queued(_) = ledger.admit(only, Duration::ZERO, second, || "second") else { panic!() };
+/// let grant = ledger.release(hold, Duration::from_millis(40)).unwrap();
+/// assert_eq!((grant.waiter, grant.hold.since()), ("second", Duration::from_millis(40)));
+/// # ledger.release(grant.hold, Duration::from_millis(80));
+/// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
+/// ```
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a grant that nobody takes must be released"]
 pub struct Grant<W> {
@@ -163,6 +270,20 @@ pub struct Grant<W> {
 }
 
 /// What a class looks like now.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{Admission, ClassId, Ledger, Patience, Rules};
+///
+/// let mut ledger = Ledger::new(Rules::fixed(1, 1))?;
+/// let (only, second) = (ClassId::new(0), Patience::wait(Duration::from_secs(1)));
+/// let Admission::Granted(hold) = ledger.admit(only, Duration::ZERO, second, || "first") else { panic!() };
+/// let figures = ledger.figures(only, Duration::from_millis(40));
+/// assert_eq!((figures.used, figures.waiting), (1, 0));
+/// # ledger.release(hold, Duration::from_millis(40));
+/// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Figures {

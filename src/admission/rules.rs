@@ -3,6 +3,13 @@
 pub use crate::config::HandOver;
 
 /// A class of a budget: its position in [`Rules::classes`].
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::admission::ClassId;
+///
+/// assert_eq!(ClassId::new(1).index(), 1);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassId(pub(super) usize);
 
@@ -22,6 +29,13 @@ impl ClassId {
 }
 
 /// The limits of one class.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::admission::ClassRules;
+///
+/// assert_eq!(ClassRules::fixed(20, 40), ClassRules { reserved: 20, max: 20, queue: 40 });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassRules {
     /// Slots that are guaranteed to this class and never lent to another.
@@ -45,6 +59,21 @@ impl ClassRules {
 }
 
 /// Capacity, classes and hand-over of one budget.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::admission::{ClassRules, HandOver, Ledger, Rules};
+///
+/// let rules = Rules {
+///     capacity: 30,
+///     classes: vec![
+///         ClassRules { reserved: 12, max: 25, queue: 50 },
+///         ClassRules { reserved: 0, max: 10, queue: 0 },
+///     ],
+///     hand_over: HandOver::OldestFirst,
+/// };
+/// assert!(Ledger::<()>::new(rules).is_ok());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// Slots of the budget.
@@ -109,6 +138,16 @@ impl Rules {
 }
 
 /// [`Rules`] that no ledger can keep.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::admission::{ClassRules, InvalidRules, Ledger, Rules};
+///
+/// let mut rules = Rules::fixed(10, 0);
+/// rules.classes.push(ClassRules::fixed(1, 0));
+/// let error = Ledger::<()>::new(rules).unwrap_err();
+/// assert_eq!(error, InvalidRules::Overcommitted { reserved: 11, capacity: 10 });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidRules {

@@ -11,6 +11,20 @@ use super::queue::Queue;
 ///
 /// Of two, the later less the earlier is what happened between; only the two peaks are since
 /// [`Ledger::restart_peaks`](super::Ledger::restart_peaks).
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{Admission, ClassId, Ledger, Patience, Rules};
+///
+/// let mut ledger = Ledger::new(Rules::fixed(1, 0))?;
+/// let (only, second) = (ClassId::new(0), Patience::wait(Duration::from_secs(1)));
+/// let Admission::Granted(hold) = ledger.admit(only, Duration::ZERO, second, || "first") else { panic!() };
+/// ledger.release(hold, Duration::from_millis(40));
+/// let totals = ledger.totals(only, Duration::from_secs(1));
+/// assert_eq!((totals.arrived, totals.ended, totals.ended_time), (1, 1, Duration::from_millis(40)));
+/// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Totals {

@@ -14,6 +14,16 @@ use crate::status::Seconds;
 
 /// A pool was not started. It prints as one readable block that says what to do, without any secret;
 /// also by `Debug`, because that is how a `main` that returns it is told.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::BootError;
+///
+/// /// Whether another try can help: not if the configuration or the sum of the fleet is wrong.
+/// fn is_worth_a_retry(error: &BootError) -> bool {
+///     matches!(error, BootError::Unavailable { .. } | BootError::NoSeat { .. })
+/// }
+/// ```
 #[derive(Error)]
 #[non_exhaustive]
 pub enum BootError {
@@ -144,6 +154,18 @@ impl fmt::Debug for BootError {
 }
 
 /// A session limit that is not in force.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::BootError;
+///
+/// fn missing(error: &BootError) -> Vec<String> {
+///     match error {
+///         BootError::LimitsNotInForce { limits, .. } => limits.iter().map(|limit| limit.name.clone()).collect(),
+///         _ => Vec::new(),
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NotInForce {

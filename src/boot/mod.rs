@@ -29,6 +29,17 @@ use warnings::{Seen, warnings};
 pub use error::{BootError, NotInForce};
 
 /// A pool to be started: its configuration, and who watches it.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::PoolConfig;
+/// use partitioned_pool::driver::PasswordProvider;
+/// use partitioned_pool::{BootError, PartitionedPool, TokioPostgres};
+///
+/// async fn start(config: PoolConfig, vault: PasswordProvider) -> Result<PartitionedPool<TokioPostgres>, BootError> {
+///     PartitionedPool::<TokioPostgres>::builder(config).password_provider(vault).connect().await
+/// }
+/// ```
 #[must_use = "a builder starts nothing until `connect`"]
 pub struct Builder<D: Driver> {
     config: PoolConfig,
@@ -46,6 +57,18 @@ impl<D: Driver> PartitionedPool<D> {
     ///
     /// # Panics
     /// Outside of a tokio runtime.
+    ///
+    /// # Examples
+    /// ```
+    /// use partitioned_pool::config::PoolConfig;
+    /// use partitioned_pool::{PartitionedPool, TokioPostgres};
+    ///
+    /// /// An error of `main` is told by `Debug`, which for a `BootError` is a block that says what to do.
+    /// async fn start() -> Result<PartitionedPool<TokioPostgres>, Box<dyn std::error::Error>> {
+    ///     let config = PoolConfig::from_env("SHOP_DB")?;
+    ///     Ok(PartitionedPool::connect(config).await?)
+    /// }
+    /// ```
     pub async fn connect(config: PoolConfig) -> Result<Self, BootError> {
         Self::builder(config).connect().await
     }
@@ -67,6 +90,19 @@ impl<D: Driver> PartitionedPool<D> {
     ///
     /// # Panics
     /// Outside of a tokio runtime.
+    ///
+    /// # Examples
+    /// ```
+    /// use partitioned_pool::config::PoolConfig;
+    /// use partitioned_pool::{BootError, PartitionedPool, TokioPostgres};
+    ///
+    /// /// For an init container: whether the fleet fits, with the sum on standard output.
+    /// async fn fits(config: PoolConfig) -> Result<bool, BootError> {
+    ///     let report = PartitionedPool::<TokioPostgres>::check(config).await?;
+    ///     println!("{report}");
+    ///     Ok(report.fits())
+    /// }
+    /// ```
     pub async fn check(config: PoolConfig) -> Result<FleetReport, BootError> {
         Self::builder(config).check().await
     }
@@ -74,6 +110,17 @@ impl<D: Driver> PartitionedPool<D> {
 
 impl<D: Driver> Builder<D> {
     /// Has the pool watched, for example by [metrics](crate::observe).
+    ///
+    /// # Examples
+    /// ```
+    /// use partitioned_pool::config::PoolConfig;
+    /// use partitioned_pool::observe::Observer;
+    /// use partitioned_pool::{Builder, PartitionedPool, TokioPostgres};
+    ///
+    /// fn watched(config: PoolConfig, by: impl Observer) -> Builder<TokioPostgres> {
+    ///     PartitionedPool::builder(config).observer(by)
+    /// }
+    /// ```
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Some(Box::new(observer));
         self
@@ -111,6 +158,11 @@ impl<D: Driver> Builder<D> {
     /// Its time is a part of `connect_timeout`; what takes longer is cancelled on the server. If it fails, or is late, the
     /// connection is closed, and a caller that waits for it is told so in [`Phase::OnConnect`](crate::error::Phase::OnConnect),
     /// as of a connect that has failed. The connections that the boot check opens are prepared by it, too.
+    ///
+    /// **It is not run** for what is not one of the pool's connections: those of a `PgPool` that
+    /// `PartitionedPool::external_pool` makes (feature `sqlx`), which get the session limits and settings of their partition and
+    /// nothing else; and those that the pool keeps for itself, over which queries are cancelled (sqlx) and the
+    /// [seat](crate::config::SeatsConfig) is renewed.
     ///
     /// # Examples
     /// ```
@@ -176,6 +228,20 @@ impl<D: Driver> Builder<D> {
     ///
     /// # Panics
     /// Outside of a tokio runtime.
+    ///
+    /// # Examples
+    /// ```
+    /// use partitioned_pool::config::PoolConfig;
+    /// use partitioned_pool::fleet::Wall;
+    /// use partitioned_pool::{PartitionedPool, TokioPostgres};
+    ///
+    /// /// The plan as SQL for its roles.
+    /// async fn wall(config: PoolConfig) -> Result<String, Box<dyn std::error::Error>> {
+    ///     let settings = config.resolve()?;
+    ///     let logins = PartitionedPool::<TokioPostgres>::builder(config).logins()?;
+    ///     Ok(Wall::of(&settings, &logins)?.to_string())
+    /// }
+    /// ```
     pub fn logins(self) -> Result<Vec<Login>, BootError> {
         let settings = self.config.resolve()?;
         let pool = PartitionedPool::<D>::assemble(&settings, &self.options, None, None, None)?;

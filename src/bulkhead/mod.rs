@@ -32,6 +32,30 @@ use state::{Answer, Cell, EndOfHold, State};
 ///
 /// Its methods are called under the lock of the bulkhead: they must not call back into it, panic, or
 /// drop what belongs to a caller.
+///
+/// # Examples
+/// ```
+/// use std::task::Waker;
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{ClassId, Hold};
+/// use partitioned_pool::bulkhead::Stock;
+///
+/// /// Numbers that go out with slots, the last that came back first.
+/// struct Numbers(Vec<u32>);
+///
+/// impl Stock for Numbers {
+///     type Item = u32;
+///
+///     fn take(&mut self, _: &Hold) -> Option<u32> {
+///         self.0.pop()
+///     }
+///
+///     fn put(&mut self, _: ClassId, item: u32, _: Duration) -> Result<Option<Waker>, u32> {
+///         self.0.push(item);
+///         Ok(None)
+///     }
+/// }
+/// ```
 pub trait Stock {
     /// One of them.
     type Item;
@@ -60,6 +84,18 @@ pub trait Stock {
 }
 
 /// No stock: slots alone.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{ClassId, Patience, Rules};
+/// use partitioned_pool::bulkhead::{Bulkhead, NoStock, Request};
+///
+/// let bulkhead = Bulkhead::new(Rules::fixed(1, 1), NoStock)?;
+/// let (only, second) = (ClassId::new(0), Patience::wait(Duration::from_secs(1)));
+/// assert!(matches!(bulkhead.request(only, second), Request::Granted(_, None)));
+/// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoStock;
 
@@ -84,6 +120,20 @@ impl Stock for NoStock {
 type Granted<S> = (Permit<S>, Option<<S as Stock>::Item>);
 
 /// The answer to [`Bulkhead::request`].
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{ClassId, Patience, Rules};
+/// use partitioned_pool::bulkhead::{Bulkhead, NoStock, Request};
+///
+/// let bulkhead = Bulkhead::new(Rules::fixed(1, 1), NoStock)?;
+/// let (only, second) = (ClassId::new(0), Patience::wait(Duration::from_secs(1)));
+/// let held = bulkhead.request(only, second);
+/// assert!(matches!(bulkhead.request(only, second), Request::Waiting(_)));
+/// # drop(held);
+/// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
+/// ```
 #[must_use]
 pub enum Request<S: Stock> {
     /// A slot, at once.
@@ -97,6 +147,26 @@ pub enum Request<S: Stock> {
 }
 
 /// The bulkhead was closed while the caller waited.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{ClassId, Patience, Rules};
+/// use partitioned_pool::bulkhead::{Bulkhead, Closed, NoStock, Request};
+///
+/// let bulkhead = Bulkhead::new(Rules::fixed(1, 1), NoStock)?;
+/// let (only, second) = (ClassId::new(0), Patience::wait(Duration::from_secs(1)));
+/// # use std::task::{Context, Poll, Waker};
+/// # use std::{future::Future, pin::pin};
+/// let held = bulkhead.try_acquire(only);
+/// let Request::Waiting(waiting) = bulkhead.request(only, second) else { panic!() };
+/// bulkhead.close();
+/// // Whoever waits is told.
+/// let told = pin!(waiting).poll(&mut Context::from_waker(Waker::noop()));
+/// assert!(matches!(told, Poll::Ready(Err(Closed))));
+/// # drop(held);
+/// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the bulkhead is closed")]
 pub struct Closed;
@@ -347,6 +417,21 @@ impl<S: Stock> fmt::Debug for Bulkhead<S> {
 }
 
 /// The right to one slot. Dropping it gives the slot back.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{ClassId, Patience, Rules};
+/// use partitioned_pool::bulkhead::{Bulkhead, NoStock};
+///
+/// let bulkhead = Bulkhead::new(Rules::fixed(1, 1), NoStock)?;
+/// let (only, second) = (ClassId::new(0), Patience::wait(Duration::from_secs(1)));
+/// let (permit, _) = bulkhead.try_acquire(only).unwrap();
+/// assert_eq!(bulkhead.used(), 1);
+/// drop(permit);
+/// assert_eq!(bulkhead.used(), 0);
+/// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
+/// ```
 #[must_use = "dropping a permit gives its slot back"]
 pub struct Permit<S: Stock> {
     shared: Arc<Shared<S>>,
@@ -397,6 +482,23 @@ impl<S: Stock> fmt::Debug for Permit<S> {
 ///
 /// # Cancel safety
 /// Dropping it leaves the queue; a slot that was granted in that moment goes to the next waiter.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{ClassId, Patience, Rules};
+/// use partitioned_pool::bulkhead::{Bulkhead, NoStock, Request};
+///
+/// let bulkhead = Bulkhead::new(Rules::fixed(1, 1), NoStock)?;
+/// let (only, second) = (ClassId::new(0), Patience::wait(Duration::from_secs(1)));
+/// let held = bulkhead.try_acquire(only);
+/// let Request::Waiting(waiting) = bulkhead.request(only, second) else { panic!() };
+/// assert_eq!(bulkhead.figures(only).waiting, 1);
+/// drop(waiting);
+/// assert_eq!(bulkhead.figures(only).waiting, 0);
+/// # drop(held);
+/// # Ok::<(), partitioned_pool::admission::InvalidRules>(())
+/// ```
 #[must_use = "a wait does nothing unless it is awaited"]
 pub struct Waiting<S: Stock> {
     shared: Arc<Shared<S>>,

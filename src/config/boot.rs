@@ -16,6 +16,15 @@ pub const DEFAULT_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 /// What building the pool does when a database is not there yet.
 ///
 /// As text `when_unavailable = "fail"`, `"wait"` (and then `wait = "30s"`) or `"start"`.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::config::{BootConfig, WhenUnavailable};
+///
+/// let patient = BootConfig::new().when_unavailable(WhenUnavailable::Wait(Duration::from_secs(30)));
+/// # let _ = patient;
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WhenUnavailable {
@@ -31,6 +40,15 @@ pub enum WhenUnavailable {
 /// What the pool may have to say of itself when it starts, and can be told not to.
 ///
 /// As text in `boot.silence`: the code of the [warning](crate::BootWarning), such as `"shared_server"`.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::{BootConfig, WarningCode};
+///
+/// let quiet = BootConfig::new().silence([WarningCode::SharedServer]);
+/// assert_eq!(WarningCode::SharedServer.as_str(), "shared_server");
+/// # let _ = quiet;
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -6,6 +6,15 @@ use super::leaf::{Named, Overlay, replace};
 
 /// Which partition of a budget is looked at first when a slot comes free. As text: `"oldest_first"` or
 /// `"declared_order"`.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::{BudgetConfig, HandOver};
+///
+/// let by_importance = BudgetConfig::new("main", 30).hand_over(HandOver::DeclaredOrder);
+/// assert_eq!(HandOver::default(), HandOver::OldestFirst);
+/// # let _ = by_importance;
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -61,6 +61,15 @@ impl From<Problem> for ConfigError {
 }
 
 /// One thing that is wrong with a configuration.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::{PoolConfig, Problem};
+///
+/// let error = PoolConfig::from_toml("service = 'shop'").unwrap().resolve().unwrap_err();
+/// let fields: Vec<_> = error.problems().iter().map(|Problem { field, .. }| field.as_str()).collect();
+/// assert!(fields.contains(&"fleet.max_replicas"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Problem {

@@ -6,6 +6,14 @@ use super::leaf::{Named, Overlay, replace};
 use super::seats::SeatsConfig;
 
 /// What the fleet check does when the fleet does not fit. As text: `"enforce"`, `"warn"` or `"off"`.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::{FleetCheck, FleetConfig};
+///
+/// let in_a_test = FleetConfig::new(1, 0).mode(FleetCheck::Off);
+/// # let _ = in_a_test;
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -113,6 +121,14 @@ impl Overlay for FleetConfig {
 /// A pool in each replica that this library does not manage, but that draws on the same server.
 ///
 /// In TOML each is a table `[[fleet.external]]`; in the environment they are `name=size`, with commas between.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::{ExternalPool, FleetConfig};
+///
+/// let fleet = FleetConfig::new(3, 1).external(ExternalPool::new("jobs", 4).role("jobs").database("shop"));
+/// # let _ = fleet;
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExternalPool {

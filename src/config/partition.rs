@@ -24,6 +24,15 @@ pub const LIFETIME_JITTER_PERCENT: u32 = 10;
 
 /// What a partition is for; it chooses the [`Defaults`](super::Defaults). As text: `"transactional"` or
 /// `"analytical"`.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::{Kind, PartitionConfig};
+///
+/// let importer = PartitionConfig::named("importer", Kind::Analytical, 4);
+/// assert_eq!(Kind::Analytical.as_str(), "analytical");
+/// # let _ = importer;
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]

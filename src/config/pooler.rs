@@ -6,6 +6,14 @@ use super::leaf::{Overlay, replace};
 
 /// When a pooler hands a server connection to somebody else: PgBouncer's `pool_mode`. As text: `"session"` or
 /// `"transaction"`.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::{PoolerConfig, PoolerMode};
+///
+/// let pooler = PoolerConfig::default().mode(PoolerMode::Transaction).max_client_conn(500);
+/// assert_eq!(pooler, PoolerConfig::transaction(500));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]

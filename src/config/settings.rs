@@ -17,6 +17,18 @@ use super::{
 
 /// Everything that the pool needs to know, checked and complete; made by
 /// [`PoolConfig::resolve`](super::PoolConfig::resolve) only.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::{FleetConfig, PartitionConfig, PoolConfig};
+///
+/// let settings = PoolConfig::new("shop", "postgres://shop@db/shop", FleetConfig::new(3, 1))
+///     .transactional(PartitionConfig::transactional(20))
+///     .analytical(PartitionConfig::analytical(10))
+///     .resolve()?;
+/// assert_eq!((settings.partitions.len(), settings.budgets.len()), (2, 2));
+/// # Ok::<(), partitioned_pool::config::ConfigError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settings {
@@ -39,6 +51,18 @@ impl Settings {
     ///
     /// # Panics
     /// If there is no partition at this position.
+    ///
+    /// # Examples
+    /// ```
+    /// use partitioned_pool::config::{FleetConfig, PartitionConfig, PoolConfig};
+    ///
+    /// let settings = PoolConfig::new("shop", "postgres://shop@db/shop", FleetConfig::new(3, 1))
+    ///     .transactional(PartitionConfig::transactional(20))
+    ///     .analytical(PartitionConfig::analytical(10))
+    ///     .resolve()?;
+    /// assert_eq!(settings.budget_of(1).name, "analytical");
+    /// # Ok::<(), partitioned_pool::config::ConfigError>(())
+    /// ```
     #[must_use]
     pub fn budget_of(&self, partition: usize) -> &BudgetSettings {
         let of = |budget: &&BudgetSettings| budget.partitions.contains(&partition);
@@ -50,6 +74,18 @@ impl Settings {
 }
 
 /// The connections that one replica may have to one server, for one or more partitions; checked and complete.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::{FleetConfig, PartitionConfig, PoolConfig};
+///
+/// let settings = PoolConfig::new("shop", "postgres://shop@db/shop", FleetConfig::new(3, 1))
+///     .transactional(PartitionConfig::transactional(20))
+///     .analytical(PartitionConfig::analytical(10))
+///     .resolve()?;
+/// assert_eq!((settings.budgets[0].capacity.get(), &settings.budgets[0].partitions[..]), (20, &[0][..]));
+/// # Ok::<(), partitioned_pool::config::ConfigError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BudgetSettings {
@@ -64,6 +100,19 @@ pub struct BudgetSettings {
 }
 
 /// One partition, checked and complete. Limits are `None` where they are off.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::{FleetConfig, PartitionConfig, PoolConfig};
+///
+/// let settings = PoolConfig::new("shop", "postgres://shop@db/shop", FleetConfig::new(3, 1))
+///     .transactional(PartitionConfig::transactional(20))
+///     .analytical(PartitionConfig::analytical(10))
+///     .resolve()?;
+/// let checkout = &settings.partitions[0];
+/// assert_eq!((checkout.application_name.as_str(), checkout.max_waiters, checkout.min_idle), ("shop/transactional", 40, 5));
+/// # Ok::<(), partitioned_pool::config::ConfigError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PartitionSettings {
@@ -126,6 +175,20 @@ impl PartitionSettings {
 }
 
 /// A pooler between a partition and Postgres, checked and complete.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::{FleetConfig, PartitionConfig, PoolConfig, PoolerConfig};
+///
+/// let settings = PoolConfig::new("shop", "postgres://shop@pgbouncer:6432/shop", FleetConfig::new(3, 1))
+///     .pooler(PoolerConfig::session(500, 130))
+///     .transactional(PartitionConfig::transactional(20))
+///     .analytical(PartitionConfig::analytical(10))
+///     .resolve()?;
+/// let pooler = settings.partitions[0].pooler.as_ref().unwrap();
+/// assert_eq!(pooler.default_pool_size.map(u32::from), Some(130));
+/// # Ok::<(), partitioned_pool::config::ConfigError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolerSettings {
@@ -140,6 +203,18 @@ pub struct PoolerSettings {
 }
 
 /// The fleet, checked and complete.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::{FleetConfig, PartitionConfig, PoolConfig};
+///
+/// let settings = PoolConfig::new("shop", "postgres://shop@db/shop", FleetConfig::new(3, 1))
+///     .transactional(PartitionConfig::transactional(20))
+///     .analytical(PartitionConfig::analytical(10))
+///     .resolve()?;
+/// assert_eq!((settings.fleet.max_replicas.get(), settings.fleet.surge, settings.fleet.reserve), (3, 1, 0));
+/// # Ok::<(), partitioned_pool::config::ConfigError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FleetSettings {
@@ -158,6 +233,20 @@ pub struct FleetSettings {
 }
 
 /// Seats, checked and complete.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::{FleetConfig, PartitionConfig, PoolConfig, SeatsConfig};
+///
+/// let fleet = FleetConfig::new(8, 2).seats(SeatsConfig::new(10));
+/// let settings = PoolConfig::new("shop", "postgres://shop@db/shop", fleet)
+///     .transactional(PartitionConfig::transactional(4))
+///     .analytical(PartitionConfig::analytical(2))
+///     .resolve()?;
+/// let seats = settings.fleet.seats.unwrap();
+/// assert_eq!((seats.count.get(), seats.lease.as_secs()), (10, 15));
+/// # Ok::<(), partitioned_pool::config::ConfigError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SeatsSettings {
@@ -174,6 +263,19 @@ pub struct SeatsSettings {
 }
 
 /// A pool in each replica that is not ours, checked.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::{ExternalPool, FleetConfig, PartitionConfig, PoolConfig};
+///
+/// let fleet = FleetConfig::new(3, 1).external(ExternalPool::new("jobs", 4));
+/// let settings = PoolConfig::new("shop", "postgres://shop@db/shop", fleet)
+///     .transactional(PartitionConfig::transactional(20))
+///     .analytical(PartitionConfig::analytical(10))
+///     .resolve()?;
+/// assert_eq!((settings.fleet.external[0].size.get(), &settings.fleet.external[0].role), (4, &None));
+/// # Ok::<(), partitioned_pool::config::ConfigError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExternalSettings {
@@ -188,6 +290,18 @@ pub struct ExternalSettings {
 }
 
 /// How the pool boots, checked and complete.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::{FleetConfig, PartitionConfig, PoolConfig};
+///
+/// let settings = PoolConfig::new("shop", "postgres://shop@db/shop", FleetConfig::new(3, 1))
+///     .transactional(PartitionConfig::transactional(20))
+///     .analytical(PartitionConfig::analytical(10))
+///     .resolve()?;
+/// assert!(settings.boot.silence.is_empty() && settings.boot.check_timeout.as_secs() == 10);
+/// # Ok::<(), partitioned_pool::config::ConfigError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BootSettings {

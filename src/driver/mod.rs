@@ -23,6 +23,16 @@ use crate::error::Failure;
 pub use password::{AskForPasswords, Password, PasswordProvider, Passwords};
 
 /// What is known of a connection's backend, without asking it.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::driver::{Driver, Readiness};
+///
+/// /// Whether it could go to the next caller as it is.
+/// fn is_quiet<D: Driver>(connection: &D::Type) -> bool {
+///     D::readiness(connection) == Readiness::Quiet
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Readiness {
@@ -37,6 +47,16 @@ pub enum Readiness {
 }
 
 /// How the end of a connection was seen.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::driver::{Driver, End};
+///
+/// /// Whether the backend is known gone.
+/// async fn is_gone<D: Driver>(driver: &D, connection: D::Type) -> bool {
+///     driver.close(connection).await == End::Seen
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum End {
@@ -47,6 +67,14 @@ pub enum End {
 }
 
 /// Where connections of a partition go to, without any secret. Exhaustive: drivers make it.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::driver::Endpoint;
+///
+/// let to = Endpoint { hosts: "db:5432".to_owned(), user: "shop".to_owned(), database: "orders".to_owned() };
+/// assert_eq!(to.to_string(), "orders on db:5432 as shop");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// Hosts and ports, as stated: `db1:5432,db2:5432`, or the directory of a socket.
@@ -69,6 +97,26 @@ impl fmt::Display for Endpoint {
 }
 
 /// What is kept of a connection while a caller has it: enough to take it away.
+///
+/// # Examples
+/// ```
+/// use std::future::{Future, ready};
+/// use std::pin::Pin;
+/// use partitioned_pool::driver::{End, Leash};
+///
+/// /// Of a connection that there is no way to cut.
+/// struct Loose;
+///
+/// impl Leash for Loose {
+///     fn backend_pid(&self) -> Option<i32> {
+///         None
+///     }
+///
+///     fn take_away(&self) -> Pin<Box<dyn Future<Output = End> + Send + '_>> {
+///         Box::pin(ready(End::Unseen))
+///     }
+/// }
+/// ```
 pub trait Leash: Send + Sync {
     /// The process id of its backend, if the server told it.
     fn backend_pid(&self) -> Option<i32>;
@@ -83,6 +131,16 @@ pub trait Leash: Send + Sync {
 pub type Rows = Vec<Vec<Option<String>>>;
 
 /// What a driver adds to the names of its sessions, for [`Driver::tag`]. It can be changed at any time.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::driver::Tag;
+///
+/// let tag = Tag::default();
+/// assert_eq!(tag.behind("shop/transactional"), "shop/transactional");
+/// tag.set("#3.17");
+/// assert_eq!(tag.behind("shop/transactional"), "shop/transactional#3.17");
+/// ```
 #[derive(Debug, Default)]
 pub struct Tag(RwLock<String>);
 
@@ -118,6 +176,17 @@ impl Tag {
 ///
 /// `create` makes a connection whose session limits are in force; `recycle` asks the server whether a
 /// connection still lives.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::{AcquireError, Driver, Partition};
+///
+/// /// What needs nothing of a driver is written for all of them.
+/// async fn holds_one<D: Driver>(partition: &Partition<D>) -> Result<u32, AcquireError> {
+///     let _connection = partition.acquire().await?;
+///     Ok(partition.status().in_use)
+/// }
+/// ```
 pub trait Driver: Manager<Type: Send, Error: Send> + Sized + 'static {
     /// What the guard of a connection derefs to.
     type Client;

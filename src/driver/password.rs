@@ -15,6 +15,15 @@ use crate::error::NoPassword;
 use super::Endpoint;
 
 /// A password, which no `Debug` prints.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::driver::Password;
+///
+/// let password = Password::from("hunter2");
+/// assert_eq!(format!("{password:?}"), "Password(..)");
+/// assert_eq!(password.expose(), "hunter2");
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(String);
 
@@ -118,12 +127,34 @@ impl fmt::Debug for PasswordProvider {
 }
 
 /// A driver's options that can have a [`PasswordProvider`]: those of both drivers here.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::driver::{AskForPasswords, PasswordProvider};
+/// use partitioned_pool::driver_tokio_postgres::Options;
+///
+/// fn options(vault: PasswordProvider) -> Options {
+///     let mut options = Options::default();
+///     options.ask_for_passwords(vault);
+///     options
+/// }
+/// ```
 pub trait AskForPasswords {
     /// From now on it is asked at each connect.
     fn ask_for_passwords(&mut self, provider: PasswordProvider);
 }
 
 /// The provider of one partition, if it has one: what a driver asks before it connects.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::driver::{PasswordProvider, Passwords};
+///
+/// let fixed = PasswordProvider::new("fixed", |_| async { Ok::<_, std::io::Error>("hunter2") });
+/// let passwords = Passwords::new(Some(fixed), Duration::from_secs(3));
+/// assert!(passwords.are_asked_for() && passwords.waited_for().is_none());
+/// ```
 #[derive(Debug)]
 pub struct Passwords {
     provider: Option<PasswordProvider>,

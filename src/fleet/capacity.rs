@@ -88,6 +88,14 @@ impl Fleet {
 }
 
 /// A pool that every replica opens beside this library, as declared by the owner.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{ExternalDemand, Fleet};
+///
+/// let mut fleet = Fleet::new(3, 1);
+/// fleet.external.push(ExternalDemand::new("jobs", 4));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExternalDemand {
@@ -116,6 +124,14 @@ impl ExternalDemand {
 }
 
 /// Connections of each replica that several partitions share.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Fleet, SharedBudget};
+///
+/// let mut fleet = Fleet::new(3, 1);
+/// fleet.budgets.push(SharedBudget::new("main", 30));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SharedBudget {
@@ -141,6 +157,14 @@ impl SharedBudget {
 }
 
 /// One real server, however many URLs lead to it, and what each replica wants of it.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Demand, Limits, Server, ServerLimits};
+///
+/// let mut server = Server::new("db:5432/shop", Limits::Known(ServerLimits::new(170_004, 100)));
+/// server.demands.push(Demand::partition("transactional", 20, "app", "shop"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Server {
@@ -166,6 +190,15 @@ impl Server {
 }
 
 /// Whether the limits of a server are known.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Fleet, Limits, Server, assess};
+///
+/// let said = "sorry, too many clients already".to_owned();
+/// let full = Server::new("db:5432/shop", Limits::Full { said });
+/// assert!(!assess(&Fleet::new(1, 0), &[full]).fits());
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limits {
@@ -182,6 +215,15 @@ pub enum Limits {
 }
 
 /// What a server grants, and to whom.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::ServerLimits;
+///
+/// let mut limits = ServerLimits::new(170_004, 200);
+/// limits.reserved_connections = 5;
+/// assert_eq!(limits.superuser_reserved_connections, 3);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerLimits {
@@ -222,6 +264,16 @@ impl ServerLimits {
 }
 
 /// A role that the fleet logs in with.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Role, ServerLimits};
+///
+/// let mut app = Role::new("app");
+/// app.connection_limit = Some(80);
+/// let mut limits = ServerLimits::new(170_004, 200);
+/// limits.roles.push(app);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Role {
@@ -249,6 +301,16 @@ impl Role {
 }
 
 /// A database that the fleet connects to.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Database, ServerLimits};
+///
+/// let mut shop = Database::new("shop");
+/// shop.connection_limit = Some(120);
+/// let mut limits = ServerLimits::new(170_004, 200);
+/// limits.databases.push(shop);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Database {
@@ -273,6 +335,14 @@ impl Database {
 }
 
 /// Sessions that are open now under one role in one database, and are not of this fleet.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{OpenSessions, ServerLimits};
+///
+/// let mut limits = ServerLimits::new(170_004, 200);
+/// limits.others.push(OpenSessions::new("monitoring", "shop", 2));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OpenSessions {
@@ -297,6 +367,14 @@ impl OpenSessions {
 }
 
 /// Connections that each replica opens to one server.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::Demand;
+///
+/// let (checkout, own) = (Demand::partition("transactional", 20, "app", "shop"), Demand::control(1, "app", "shop"));
+/// assert!(checkout.may_shrink && !own.may_shrink);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Demand {
@@ -404,6 +482,15 @@ impl Demand {
 
 /// Which partitions keep their size the longest where a proposal has to make some smaller. The less
 /// critical go down to 1 before a more critical one loses any.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::Kind;
+/// use partitioned_pool::fleet::Criticality;
+///
+/// assert_eq!(Criticality::from(Kind::Analytical), Criticality::Low);
+/// assert!(Criticality::Low < Criticality::High);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Criticality {
@@ -428,6 +515,14 @@ impl From<Kind> for Criticality {
 }
 
 /// The part of a partition in a budget that it shares.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::Demand;
+///
+/// let share = Demand::partition("transactional", 25, "app", "shop").sharing("main", 12).share.unwrap();
+/// assert_eq!((share.budget.as_str(), share.reserved), ("main", 12));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Share {
@@ -438,6 +533,13 @@ pub struct Share {
 }
 
 /// What opens a connection.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Demand, DemandKind};
+///
+/// assert_eq!(Demand::control(1, "app", "shop").kind, DemandKind::Control);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -28,6 +28,16 @@ pub(super) fn server(label: &str, stated: &PoolerSettings) -> Server {
 }
 
 /// What a pooler takes, and from whom.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Limits, PoolSize, PoolerLimits, Server};
+///
+/// let mut limits = PoolerLimits::new(500);
+/// limits.pools.push(PoolSize::new("app", "shop", 100));
+/// let pooler = Server::new("pooler pgbouncer:6432", Limits::Pooler(limits));
+/// # let _ = pooler;
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolerLimits {
@@ -41,6 +51,13 @@ pub struct PoolerLimits {
 }
 
 /// The server connections that a pooler opens for one role in one database.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::PoolSize;
+///
+/// assert_eq!(PoolSize::new("app", "shop", 100).size, 100);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolSize {

@@ -9,6 +9,17 @@ use super::shrink;
 ///
 /// Its `Display` is a block of text for a terminal, which shows the arithmetic. It holds no
 /// secret, as long as the labels of the servers hold none.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Demand, Fleet, Limits, Server, ServerLimits, assess};
+///
+/// let mut server = Server::new("db:5432/shop", Limits::Known(ServerLimits::new(170_004, 100)));
+/// server.demands.push(Demand::partition("transactional", 20, "app", "shop"));
+/// let report = assess(&Fleet::new(5, 0), &[server]);
+/// assert!(!report.fits());
+/// assert_eq!((report.needed(), report.granted(), report.largest_fleet()), (Some(100), Some(97), Some(4)));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct FleetReport {
     fits: bool,
@@ -179,6 +190,17 @@ fn smallest_max_connections(binding: Option<&Constraint>, limits: &[SmallestLimi
 }
 
 /// A limit that is too low, and the lowest at which what it limits would fit.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Demand, Fleet, Limits, Server, ServerLimits, SmallestLimit, assess};
+///
+/// let mut server = Server::new("db:5432/shop", Limits::Known(ServerLimits::new(170_004, 100)));
+/// server.demands.push(Demand::partition("transactional", 20, "app", "shop"));
+/// let report = assess(&Fleet::new(5, 0), &[server]);
+/// let SmallestLimit { setting, to, .. } = &report.smallest_limits()[0];
+/// assert_eq!((*setting, *to), ("max_connections", Some(103)));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct SmallestLimit {
@@ -195,6 +217,17 @@ pub struct SmallestLimit {
 }
 
 /// The size that a proposal gives to a partition, or to a budget that several share.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Demand, Fleet, Limits, Server, ServerLimits, assess};
+///
+/// let mut server = Server::new("db:5432/shop", Limits::Known(ServerLimits::new(170_004, 100)));
+/// server.demands.push(Demand::partition("transactional", 20, "app", "shop"));
+/// let report = assess(&Fleet::new(5, 0), &[server]);
+/// let proposed = report.largest_partitions().unwrap();
+/// assert_eq!((proposed[0].name.as_str(), proposed[0].size), ("transactional", 19));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct PartitionSize {
@@ -214,6 +247,21 @@ pub struct PartitionSize {
 }
 
 /// A partition in a budget that several share.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Demand, Fleet, Limits, Server, ServerLimits, SharedBudget, assess};
+///
+/// let mut fleet = Fleet::new(4, 0);
+/// fleet.budgets.push(SharedBudget::new("main", 30));
+/// let mut server = Server::new("db:5432/shop", Limits::Known(ServerLimits::new(170_004, 100)));
+/// server.demands.push(Demand::partition("transactional", 25, "app", "shop").sharing("main", 12));
+/// server.demands.push(Demand::partition("analytical", 10, "app", "shop").sharing("main", 0));
+/// let report = assess(&fleet, &[server]);
+/// let proposed = &report.largest_partitions().unwrap()[0];
+/// let reserved: Vec<_> = proposed.partitions.iter().map(|share| share.reserved).collect();
+/// assert_eq!((proposed.size, reserved), (24, vec![12, 0]));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct PartitionShare {
@@ -228,6 +276,16 @@ pub struct PartitionShare {
 }
 
 /// What was found on one server.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Demand, Fleet, Limits, Server, ServerLimits, assess};
+///
+/// let mut server = Server::new("db:5432/shop", Limits::Known(ServerLimits::new(170_004, 100)));
+/// server.demands.push(Demand::partition("transactional", 20, "app", "shop"));
+/// let report = assess(&Fleet::new(4, 0), &[server]);
+/// assert_eq!((report.servers()[0].label.as_str(), report.servers()[0].constraints.len()), ("db:5432/shop", 1));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct ServerReport {
@@ -249,6 +307,16 @@ impl ServerReport {
 }
 
 /// Whether a server could be read.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Demand, Fleet, Limits, Server, ServerLimits, ServerState, assess};
+///
+/// let mut server = Server::new("db:5432/shop", Limits::Known(ServerLimits::new(170_004, 100)));
+/// server.demands.push(Demand::partition("transactional", 20, "app", "shop"));
+/// let report = assess(&Fleet::new(4, 0), &[server]);
+/// assert!(matches!(report.servers()[0].state, ServerState::Read { version_num: 170_004, .. }));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -272,6 +340,17 @@ pub enum ServerState {
 }
 
 /// What a server grants to one role.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Demand, Fleet, Limits, Server, ServerLimits, assess};
+///
+/// let mut server = Server::new("db:5432/shop", Limits::Known(ServerLimits::new(170_004, 100)));
+/// server.demands.push(Demand::partition("transactional", 20, "app", "shop"));
+/// let report = assess(&Fleet::new(4, 0), &[server]);
+/// let grant = &report.servers()[0].grants[0];
+/// assert_eq!((grant.role.as_str(), grant.granted), ("app", 97));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct RoleGrant {
@@ -282,6 +361,16 @@ pub struct RoleGrant {
 }
 
 /// What a constraint is about.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Demand, Fleet, Limits, Server, ServerLimits, Scope, assess};
+///
+/// let mut server = Server::new("db:5432/shop", Limits::Known(ServerLimits::new(170_004, 100)));
+/// server.demands.push(Demand::partition("transactional", 20, "app", "shop"));
+/// let report = assess(&Fleet::new(4, 0), &[server]);
+/// assert_eq!(report.binding().unwrap().scope, Scope::Server);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -334,6 +423,16 @@ impl Scope {
 }
 
 /// Whether a constraint is kept.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Demand, Fleet, Limits, Server, ServerLimits, Verdict, assess};
+///
+/// let mut server = Server::new("db:5432/shop", Limits::Known(ServerLimits::new(170_004, 100)));
+/// server.demands.push(Demand::partition("transactional", 20, "app", "shop"));
+/// let report = assess(&Fleet::new(5, 0), &[server]);
+/// assert_eq!(report.binding().unwrap().verdict, Verdict::Exceeds);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -344,6 +443,17 @@ pub enum Verdict {
 }
 
 /// A named amount in a sum. Negative: taken away.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Demand, Fleet, Limits, Server, ServerLimits, assess};
+///
+/// let mut server = Server::new("db:5432/shop", Limits::Known(ServerLimits::new(170_004, 100)));
+/// server.demands.push(Demand::partition("transactional", 20, "app", "shop"));
+/// let report = assess(&Fleet::new(4, 0), &[server]);
+/// let sum = &report.binding().unwrap().granted_terms;
+/// assert_eq!(sum.iter().map(|term| term.amount).collect::<Vec<_>>(), [100, -3]);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Term {
@@ -372,6 +482,17 @@ impl Term {
 }
 
 /// What each replica opens under a constraint.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Demand, Fleet, Limits, Server, ServerLimits, assess};
+///
+/// let mut server = Server::new("db:5432/shop", Limits::Known(ServerLimits::new(170_004, 100)));
+/// server.demands.push(Demand::partition("transactional", 20, "app", "shop"));
+/// let report = assess(&Fleet::new(4, 0), &[server]);
+/// let part = &report.binding().unwrap().per_replica[0];
+/// assert_eq!((part.name.as_str(), part.size), ("transactional", 20));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Part {
@@ -391,6 +512,20 @@ pub struct Part {
 }
 
 /// A budget that partitions share, as far as it is under a constraint.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Demand, Fleet, Limits, Server, ServerLimits, SharedBudget, assess};
+///
+/// let mut fleet = Fleet::new(4, 0);
+/// fleet.budgets.push(SharedBudget::new("main", 30));
+/// let mut server = Server::new("db:5432/shop", Limits::Known(ServerLimits::new(170_004, 100)));
+/// server.demands.push(Demand::partition("transactional", 25, "app", "shop").sharing("main", 12));
+/// server.demands.push(Demand::partition("analytical", 10, "app", "shop").sharing("main", 0));
+/// let report = assess(&fleet, &[server]);
+/// let part = &report.binding().unwrap().per_replica[0];
+/// assert_eq!(part.budget.as_ref().unwrap().capacity, 30);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct BudgetPart {
@@ -475,6 +610,17 @@ impl Part {
 }
 
 /// One limit of one server, and what the fleet needs under it.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Demand, Fleet, Limits, Server, ServerLimits, assess};
+///
+/// let mut server = Server::new("db:5432/shop", Limits::Known(ServerLimits::new(170_004, 100)));
+/// server.demands.push(Demand::partition("transactional", 20, "app", "shop"));
+/// let report = assess(&Fleet::new(4, 0), &[server]);
+/// let limit = report.binding().unwrap();
+/// assert_eq!((limit.needed, limit.granted, limit.headroom), (80, 97, 17));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Constraint {
@@ -604,6 +750,16 @@ fn difference(granted: u64, needed: u64) -> i64 {
 }
 
 /// Something that the owner should know, and that does not by itself refuse the fleet.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Demand, Fleet, Limits, Server, ServerLimits, Warning, assess};
+///
+/// let mut server = Server::new("db:5432/shop", Limits::Known(ServerLimits::new(170_004, 100)));
+/// server.demands.push(Demand::partition("transactional", 20, "app", "shop"));
+/// let report = assess(&Fleet::new(4, 0), &[server]);
+/// assert!(report.warnings().contains(&Warning::NoReserve));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]

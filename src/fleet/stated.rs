@@ -49,6 +49,14 @@ impl Login {
 }
 
 /// What a server grants, where it is stated by hand and not asked for.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{ServerLimits, StatedLimits};
+///
+/// let mut limits = StatedLimits::new(ServerLimits::new(170_000, 200));
+/// limits.role_limit = Some(100);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StatedLimits {

@@ -56,6 +56,16 @@ pub struct Wall {
 }
 
 /// One role of a [`Wall`].
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::Wall;
+///
+/// /// Connections that the database will grant to all roles of the wall together.
+/// fn granted(wall: &Wall) -> u32 {
+///     wall.roles().iter().map(|role| role.connection_limit).sum()
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WallRole {
@@ -81,6 +91,20 @@ struct Timeout {
 }
 
 /// A wall that cannot be made.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::{FleetConfig, PartitionConfig, PoolConfig};
+/// use partitioned_pool::fleet::{Login, NoWall, Wall};
+///
+/// let settings = PoolConfig::new("shop", "postgres://app@db/shop", FleetConfig::new(3, 1))
+///     .transactional(PartitionConfig::transactional(20))
+///     .analytical(PartitionConfig::analytical(10))
+///     .resolve()?;
+/// let long = vec![Login::new("db:5432", "r".repeat(64), "shop"); 2];
+/// assert!(matches!(Wall::of(&settings, &long), Err(NoWall::RoleTooLong { .. })));
+/// # Ok::<(), partitioned_pool::config::ConfigError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoWall {

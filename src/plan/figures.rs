@@ -4,6 +4,16 @@ use std::ops::AddAssign;
 use std::time::Duration;
 
 /// Calls that never got a slot, by reason.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::plan::Refused;
+///
+/// let mut all = Refused::default();
+/// all.queue_full = 3;
+/// all.wait_timeout = 2;
+/// assert_eq!((all.total(), all.at_once()), (5, 3));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refused {
@@ -41,6 +51,14 @@ impl AddAssign for Refused {
 }
 
 /// A count over a span of time.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::plan::Level;
+///
+/// let in_use = Level { average: 12.5, peak: 20 };
+/// # let _ = in_use;
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Level {
     /// Its mean over the time.
@@ -50,6 +68,15 @@ pub struct Level {
 }
 
 /// How old the holds are that run at one moment.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::plan::Ages;
+///
+/// let ages = Ages::of([90, 3, 1].map(Duration::from_secs), Duration::from_secs(60));
+/// assert_eq!((ages.running, ages.median, ages.stuck), (3, Some(Duration::from_secs(3)), 1));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ages {

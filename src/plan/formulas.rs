@@ -135,6 +135,14 @@ pub fn slots_together(flows: impl IntoIterator<Item = (Rate, Duration, u32)>) ->
 }
 
 /// The mean number of calls in flight, `rate x hold`, in erlangs: Little's law without rounding.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::plan::formulas::{Rate, erlangs};
+///
+/// assert_eq!(erlangs(Rate::of(200), Duration::from_millis(40)), 8.0);
+/// ```
 #[must_use]
 pub fn erlangs(rate: Rate, hold: Duration) -> f64 {
     ratio(u128::from(rate.0).saturating_mul(hold.as_nanos()), PER_CALL)
@@ -143,6 +151,14 @@ pub fn erlangs(rate: Rate, hold: Duration) -> f64 {
 /// Calls per second that `slots` can carry: `slots / hold`, rounded down to a millionth.
 ///
 /// Little's law with every slot busy. No arrangement of a queue carries more.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::plan::formulas::{Rate, capacity};
+///
+/// assert_eq!(capacity(20, Duration::from_millis(40)), Rate::of(500));
+/// ```
 #[must_use]
 pub fn capacity(slots: u32, hold: Duration) -> Rate {
     if hold.is_zero() {
@@ -153,6 +169,14 @@ pub fn capacity(slots: u32, hold: Duration) -> Rate {
 
 /// How long `slots` that are all free last when calls come at `rate` and none ends: `slots / rate`.
 /// `None` if none comes.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::plan::formulas::{Rate, full_after};
+///
+/// assert_eq!(full_after(50, Rate::of(25)), Some(Duration::from_secs(2)));
+/// ```
 #[must_use]
 pub fn full_after(slots: u32, rate: Rate) -> Option<Duration> {
     let nanos = (u128::from(slots) * PER_CALL).checked_div(rate.0.into())?;
@@ -165,6 +189,14 @@ pub fn full_after(slots: u32, rate: Rate) -> Option<Duration> {
 ///
 /// Served in turns of `slots` calls, each turn lasting `hold`, a caller in the k-th turn of the queue
 /// starts after k holds and ends after k + 1. Those behind it would wait to be late.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::plan::formulas::useful_queue;
+///
+/// assert_eq!(useful_queue(15, Duration::from_secs(1), Duration::from_millis(40)), 360);
+/// ```
 #[must_use]
 pub fn useful_queue(slots: u32, deadline: Duration, hold: Duration) -> u32 {
     let spare = deadline.saturating_sub(hold).as_nanos();
@@ -174,12 +206,27 @@ pub fn useful_queue(slots: u32, deadline: Duration, hold: Duration) -> u32 {
 
 /// How long the last of `queue` callers waits: `ceil(queue / slots) x hold`, in turns as in
 /// [`useful_queue`].
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::plan::formulas::last_wait;
+///
+/// assert_eq!(last_wait(15, 30, Duration::from_millis(40)), Duration::from_millis(80));
+/// ```
 #[must_use]
 pub fn last_wait(slots: u32, queue: u32, hold: Duration) -> Duration {
     hold.saturating_mul(queue.div_ceil(slots.max(1)))
 }
 
 /// Replicas of `per_replica` connections that fit under a limit.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::plan::formulas::replicas_that_fit;
+///
+/// assert_eq!(replicas_that_fit(97, 30), 3);
+/// ```
 #[must_use]
 pub const fn replicas_that_fit(limit: u32, per_replica: u32) -> u32 {
     match limit.checked_div(per_replica) {
@@ -208,6 +255,17 @@ pub fn erlang_b(slots: u32, erlangs: f64) -> f64 {
 }
 
 /// A bounded queue before some slots, in the long run.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::plan::formulas::mmck;
+///
+/// // One slot at half load, a long queue: who has to wait is every second, for two holds.
+/// let one = mmck(1, 500, 0.5);
+/// assert_eq!(format!("{:.2}", one.waits), "0.50");
+/// assert_eq!(one.wait(Duration::from_millis(40)), Duration::from_millis(40));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Queueing {
@@ -235,6 +293,15 @@ impl Queueing {
 /// section 3.8), place by place: `P(n+1) = r P(n) / (1 + r P(n))` with `r = erlangs / slots`, the mean
 /// scaled along. It neither overflows nor cancels. With a queue of 0 it is [`erlang_b`]. Takes time in
 /// proportion to `slots + queue`.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::plan::formulas::{erlang_b, mmck};
+///
+/// let queueing = mmck(10, 20, 8.0);
+/// assert!(queueing.refused < mmck(10, 0, 8.0).refused);
+/// assert_eq!(mmck(10, 0, 8.0).refused, erlang_b(10, 8.0));
+/// ```
 #[must_use]
 pub fn mmck(slots: u32, queue: u32, erlangs: f64) -> Queueing {
     let r = erlangs / f64::from(slots.max(1));
@@ -272,6 +339,14 @@ const MOST_SLOTS: u32 = 100_000;
 
 /// The fewest slots with which at most `loss` of the calls are refused, behind a queue of `queue`;
 /// by [`mmck`]. `None` if 100,000 would not be enough.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::plan::formulas::{mmck, slots_for_loss};
+///
+/// let slots = slots_for_loss(8.0, 16, 0.01).unwrap();
+/// assert!(mmck(slots, 16, 8.0).refused <= 0.01 && mmck(slots - 1, 16, 8.0).refused > 0.01);
+/// ```
 #[must_use]
 pub fn slots_for_loss(erlangs: f64, queue: u32, loss: f64) -> Option<u32> {
     let enough = |slots: &u32| refused(*slots, queue, erlangs) <= loss;

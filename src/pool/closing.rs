@@ -17,6 +17,15 @@ use super::deadline::Deadline;
 const LAST_PART: Duration = Duration::from_secs(1);
 
 /// What [`PartitionedPool::close`](crate::PartitionedPool::close) found by its deadline.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::CloseReport;
+///
+/// let report = CloseReport::default();
+/// assert!(report.is_drained());
+/// assert_eq!(report.to_string(), "closed: every connection was given back");
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CloseReport {
@@ -30,6 +39,17 @@ pub struct CloseReport {
 }
 
 /// A hold that closing ended.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::{CloseReport, TakenAway};
+///
+/// fn cut_off(report: &CloseReport) {
+///     for TakenAway { partition, holder, .. } in &report.taken_away {
+///         eprintln!("{partition}: {holder} was cut off");
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TakenAway {
@@ -40,6 +60,16 @@ pub struct TakenAway {
 }
 
 /// What a partition still held when closing ended.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::CloseReport;
+///
+/// /// Connections that the server may still be counting when the process ends.
+/// fn left_behind(report: &CloseReport) -> u32 {
+///     report.still_held.iter().map(|held| held.connections).sum()
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StillHeld {

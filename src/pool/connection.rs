@@ -25,6 +25,19 @@ use super::store::{Stage, Store};
 /// connection next: leave cancelling to [`run`](super::Partition::run), or to dropping the connection.
 ///
 /// It may be dropped in a panic, outside of the runtime, and after the runtime has stopped.
+///
+/// # Examples
+/// ```
+/// # use partitioned_pool::{Partition, TokioPostgres};
+/// async fn order(checkout: &Partition<TokioPostgres>) -> Result<(), Box<dyn std::error::Error>> {
+///     let mut connection = checkout.acquire().await?;
+///     let order = connection.transaction().await?;
+///     order.execute("INSERT INTO orders DEFAULT VALUES", &[]).await?;
+///     order.commit().await?;
+///     drop(connection); // quiet: the next caller has it at once
+///     Ok(())
+/// }
+/// ```
 #[must_use = "dropping a connection gives it back"]
 pub struct Connection<D: Driver> {
     core: Arc<Core<D>>,
@@ -59,6 +72,15 @@ impl<D: Driver> Connection<D> {
 
     /// After how long it was taken away, because its hold passed `max_hold`, the seat was lost or the pool was closed;
     /// `None` if it was not. Whatever is done with it then fails with the driver's "closed".
+    ///
+    /// # Examples
+    /// ```
+    /// # use partitioned_pool::{Connection, TokioPostgres};
+    /// /// Whether work on it has failed because it took too long.
+    /// fn was_too_long(connection: &Connection<TokioPostgres>) -> bool {
+    ///     connection.taken_after().is_some()
+    /// }
+    /// ```
     #[must_use]
     pub fn taken_after(&self) -> Option<Duration> {
         let place = &self.link().place;

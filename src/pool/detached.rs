@@ -18,6 +18,20 @@ use super::core::{Core, LinkOf, Slot};
 /// [`detached`](crate::PartitionStatus::detached). A partition with all of its slots detached refuses everyone.
 ///
 /// Dropping it never blocks. Its query, if one runs, is cancelled on the server.
+///
+/// # Examples
+/// ```
+/// # use partitioned_pool::{Detached, Partition, TokioPostgres};
+///
+/// /// Leads for as long as this lives: the lock goes with its session.
+/// async fn lead(
+///     checkout: &Partition<TokioPostgres>,
+/// ) -> Result<Option<Detached<TokioPostgres>>, Box<dyn std::error::Error>> {
+///     let session = checkout.acquire().await?.detach();
+///     let leads: bool = session.query_one("SELECT pg_try_advisory_lock(1)", &[]).await?.get(0);
+///     Ok(if leads { Some(session) } else { None })
+/// }
+/// ```
 #[must_use = "dropping a detached connection closes it"]
 pub struct Detached<D: Driver> {
     core: Arc<Core<D>>,

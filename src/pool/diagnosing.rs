@@ -15,6 +15,20 @@ use super::history::{History, Span, seen_from};
 /// What is wrong with a partition: see [`Partition::diagnose`](crate::Partition::diagnose).
 ///
 /// Printed, it is one line.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::PartitionDiagnosis;
+/// use partitioned_pool::plan::diagnosis::Finding;
+///
+/// /// Where to look for a leak.
+/// fn suspects(diagnosis: &PartitionDiagnosis) -> Vec<String> {
+///     match diagnosis.finding() {
+///         Finding::Leaking => diagnosis.oldest_holds.iter().map(|hold| hold.at.to_string()).collect(),
+///         _ => Vec::new(),
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PartitionDiagnosis {
@@ -51,6 +65,16 @@ impl fmt::Display for PartitionDiagnosis {
 /// What is wrong with each partition of a pool: see [`PartitionedPool::diagnose`](crate::PartitionedPool::diagnose).
 ///
 /// Printed, it is a line for each.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::PoolDiagnosis;
+/// use partitioned_pool::plan::diagnosis::Finding;
+///
+/// fn is_healthy(diagnosis: &PoolDiagnosis) -> bool {
+///     diagnosis.partitions.iter().all(|one| one.finding() == Finding::Healthy)
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PoolDiagnosis {

@@ -23,6 +23,20 @@ use super::deadline::Deadline;
 const FRESH: Duration = Duration::from_secs(1);
 
 /// Whether each partition of a pool can serve: what [`PartitionedPool::ready`](crate::PartitionedPool::ready) found.
+///
+/// # Examples
+/// ```
+/// # use partitioned_pool::{Health, PartitionedPool, TokioPostgres};
+///
+/// use std::time::Duration;
+///
+/// async fn log_health(pool: &PartitionedPool<TokioPostgres>) {
+///     let health: Health = pool.ready(Duration::from_millis(800)).await;
+///     if !health.is_ready() {
+///         println!("{health}"); // a line for each partition
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Health {
@@ -31,6 +45,17 @@ pub struct Health {
 }
 
 /// Whether one partition can serve.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::PartitionHealth;
+///
+/// /// For a gauge: the age of what is known.
+/// fn age(health: &PartitionHealth) -> Option<Duration> {
+///     health.answered.filter(|_| health.is_ready())
+/// }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PartitionHealth {
@@ -43,6 +68,19 @@ pub struct PartitionHealth {
 }
 
 /// Why a partition is not ready.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::{Health, NotReady};
+///
+/// /// Whether to call somebody: what cannot pass by itself.
+/// fn is_for_people(health: &Health) -> bool {
+///     health.partitions.iter().any(|partition| match &partition.not_ready {
+///         Some(NotReady::Failing { failure, .. }) => !failure.is_transient(),
+///         _ => false,
+///     })
+/// }
+/// ```
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum NotReady {

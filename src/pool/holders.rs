@@ -19,6 +19,17 @@ use super::core::Core;
 use super::deadline::Deadline;
 
 /// Who holds a slot of a partition, with the statements of their backends if the server could be asked.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::Holders;
+///
+/// /// The statement that has run longest.
+/// fn slowest(holders: &Holders) -> Option<&str> {
+///     let statements = holders.held.iter().filter_map(|held| held.statement.as_ref());
+///     statements.max_by_key(|statement| statement.lasts).map(|statement| statement.query.as_str())
+/// }
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Holders {
@@ -43,6 +54,16 @@ impl fmt::Display for Holders {
 }
 
 /// Why a server was not asked for the statements of a partition's backends.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::{Holders, NotAsked};
+///
+/// /// Whether every partition that could have asked for it was full.
+/// fn nothing_to_spare(holders: &Holders) -> bool {
+///     matches!(&holders.not_asked, Some(NotAsked::NoConnection(error)) if error.is_rejection())
+/// }
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NotAsked {

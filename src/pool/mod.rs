@@ -65,6 +65,30 @@ struct Inner<D: Driver> {
 ///
 /// Dropping the last clone, and the last connection, closes every connection and ends every task;
 /// [`close`](Self::close) also waits for what is in flight.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::config::{FleetConfig, PartitionConfig, PoolConfig};
+/// use partitioned_pool::{BootError, PartitionedPool, TokioPostgres};
+///
+/// /// What the handlers of a service share; a clone for each costs nothing.
+/// #[derive(Clone)]
+/// struct Shop {
+///     db: PartitionedPool<TokioPostgres>,
+/// }
+///
+/// async fn start(url: String) -> Result<Shop, BootError> {
+///     let config = PoolConfig::new("shop", url, FleetConfig::new(2, 1).reserve(5))
+///         .transactional(PartitionConfig::transactional(20))
+///         .analytical(PartitionConfig::analytical(10));
+///     Ok(Shop { db: PartitionedPool::connect(config).await? })
+/// }
+///
+/// async fn end(shop: Shop) {
+///     println!("{}", shop.db.close(Duration::from_secs(20)).await);
+/// }
+/// ```
 pub struct PartitionedPool<D: Driver> {
     inner: Arc<Inner<D>>,
 }
@@ -130,6 +154,17 @@ impl<D: Driver> PartitionedPool<D> {
 
     /// What its owner should know, but for what was [silenced](crate::config::BootConfig::silence): each was told to
     /// the log when the pool was started.
+    ///
+    /// # Examples
+    /// ```
+    /// # use partitioned_pool::{PartitionedPool, TokioPostgres};
+    ///
+    /// fn tell(pool: &PartitionedPool<TokioPostgres>) {
+    ///     for warning in pool.warnings() {
+    ///         println!("{}: {warning}", warning.code());
+    ///     }
+    /// }
+    /// ```
     #[must_use]
     pub fn warnings(&self) -> &[BootWarning] {
         self.inner.warnings.get().map_or(&[], Vec::as_slice)
@@ -142,6 +177,16 @@ impl<D: Driver> PartitionedPool<D> {
     }
 
     /// What the fleet check found when the pool was started; `None` if it is off.
+    ///
+    /// # Examples
+    /// ```
+    /// # use partitioned_pool::{PartitionedPool, TokioPostgres};
+    ///
+    /// /// How many connections the fleet could still grow by.
+    /// fn to_spare(pool: &PartitionedPool<TokioPostgres>) -> Option<i64> {
+    ///     pool.fleet_report()?.binding().map(|limit| limit.headroom)
+    /// }
+    /// ```
     #[must_use]
     pub fn fleet_report(&self) -> Option<&FleetReport> {
         self.inner.fleet.get()
@@ -160,6 +205,18 @@ impl<D: Driver> PartitionedPool<D> {
     }
 
     /// The partition of this name, if there is one.
+    ///
+    /// # Examples
+    /// ```
+    /// # use partitioned_pool::{PartitionedPool, TokioPostgres};
+    ///
+    /// /// The partition of an importer, where the configuration has one.
+    /// async fn import(pool: &PartitionedPool<TokioPostgres>) -> Result<(), Box<dyn std::error::Error>> {
+    ///     let partition = pool.partition("importer").unwrap_or(pool.analytical());
+    ///     partition.acquire().await?.batch_execute("COPY stock FROM '/var/stock.csv'").await?;
+    ///     Ok(())
+    /// }
+    /// ```
     #[must_use]
     pub fn partition(&self, name: &str) -> Option<&Partition<D>> {
         self.partitions().find(|p| p.name() == name)
@@ -171,6 +228,16 @@ impl<D: Driver> PartitionedPool<D> {
     }
 
     /// What all partitions look like now.
+    ///
+    /// # Examples
+    /// ```
+    /// # use partitioned_pool::{PartitionedPool, TokioPostgres};
+    ///
+    /// /// A line for each partition, for an endpoint that only operators can reach.
+    /// fn figures(pool: &PartitionedPool<TokioPostgres>) -> String {
+    ///     pool.status().to_string()
+    /// }
+    /// ```
     #[must_use]
     pub fn status(&self) -> PoolStatus {
         let all = || self.partitions().map(|partition| &partition.core);
@@ -293,6 +360,20 @@ impl<D: Driver> PartitionedPool<D> {
     ///
     /// # Cancel safety
     /// Dropping the future stops the waiting; the pool stays closed.
+    ///
+    /// # Examples
+    /// ```
+    /// # use partitioned_pool::{PartitionedPool, TokioPostgres};
+    ///
+    /// use std::time::Duration;
+    ///
+    /// async fn end(pool: PartitionedPool<TokioPostgres>) {
+    ///     let report = pool.close(Duration::from_secs(20)).await;
+    ///     if !report.is_drained() {
+    ///         eprintln!("{report}"); // who was cut off, by the place in the code
+    ///     }
+    /// }
+    /// ```
     pub async fn close(&self, deadline: impl Into<Deadline>) -> CloseReport {
         let deadline = deadline.into();
         for partition in self.partitions() {

@@ -31,6 +31,24 @@ use super::diagnosing::PartitionDiagnosis;
 /// itself, by its place in the code, and a task that has waited in vain is told to the log. A free slot beside one's own is
 /// nobody's concern, and nothing is said of it. A connection that was passed on to another task counts for the one that
 /// acquired it. Release builds do not look, and it costs them nothing.
+///
+/// # Examples
+/// ```
+/// # use partitioned_pool::{Partition, TokioPostgres};
+///
+/// /// Reports get their own partition, and cannot reach that of checkout.
+/// #[derive(Clone)]
+/// struct Reports {
+///     db: Partition<TokioPostgres>,
+/// }
+///
+/// impl Reports {
+///     async fn orders(&self) -> Result<i64, Box<dyn std::error::Error>> {
+///         let connection = self.db.acquire().await?; // refused at once when all of its slots are taken
+///         Ok(connection.query_one("SELECT count(*) FROM orders", &[]).await?.get(0))
+///     }
+/// }
+/// ```
 pub struct Partition<D: Driver> {
     pub(super) core: Arc<Core<D>>,
     user: Arc<User<D>>,
@@ -214,6 +232,17 @@ impl<D: Driver> Partition<D> {
     /// Who holds a slot, oldest first: the place in the code, the age, and the backend. Asks nobody; what the
     /// backends run is told by
     /// [`PartitionedPool::holders_with_statements`](crate::PartitionedPool::holders_with_statements).
+    ///
+    /// # Examples
+    /// ```
+    /// # use partitioned_pool::{Partition, TokioPostgres};
+    ///
+    /// fn who_holds(checkout: &Partition<TokioPostgres>) {
+    ///     for held in checkout.holders() {
+    ///         println!("{held}"); // 12.3 s by src/report.rs:40, backend 4711
+    ///     }
+    /// }
+    /// ```
     #[must_use]
     pub fn holders(&self) -> Vec<Held> {
         self.core.holders()
@@ -260,6 +289,15 @@ impl<D: Driver> Partition<D> {
     }
 
     /// Its settings, with every default filled in.
+    ///
+    /// # Examples
+    /// ```
+    /// # use partitioned_pool::{Partition, TokioPostgres};
+    ///
+    /// fn is_bounded(checkout: &Partition<TokioPostgres>) -> bool {
+    ///     checkout.settings().statement_timeout.is_some()
+    /// }
+    /// ```
     #[must_use]
     pub fn settings(&self) -> &PartitionSettings {
         &self.core.settings
@@ -281,6 +319,17 @@ impl<D: Driver> Partition<D> {
     }
 
     /// What it looks like now.
+    ///
+    /// # Examples
+    /// ```
+    /// # use partitioned_pool::{Partition, TokioPostgres};
+    ///
+    /// /// Whether another call would have to wait.
+    /// fn is_full(checkout: &Partition<TokioPostgres>) -> bool {
+    ///     let status = checkout.status();
+    ///     status.in_use >= status.max_connections
+    /// }
+    /// ```
     #[must_use]
     pub fn status(&self) -> PartitionStatus {
         self.core.status()

@@ -154,3 +154,48 @@ fn features_are_decided_at_module_lines_of_lib_rs_only() {
         assert!(!code.contains("feature ="), "{module} depends on a feature");
     }
 }
+
+/// The text above the declaration of a public type: what has none is private to the crate, which the lint
+/// `unreachable_pub` sees to.
+fn docs_of_types(text: &str) -> Vec<(&str, String)> {
+    let lines: Vec<_> = text.lines().collect();
+    let declares = |line: &str| {
+        ["pub struct ", "pub enum ", "pub trait "]
+            .iter()
+            .any(|word| line.starts_with(word))
+    };
+    let is_above = |line: &&&str| !line.is_empty() && !line.starts_with('}');
+    let above = |at: usize| {
+        lines[..at]
+            .iter()
+            .rev()
+            .take_while(is_above)
+            .copied()
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    let types = lines.iter().enumerate().filter(|(_, line)| declares(line));
+    types.map(|(at, line)| (*line, above(at))).collect()
+}
+
+#[test]
+fn every_public_type_has_an_example() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut paths = Vec::new();
+    sources(&root, &mut paths);
+    let mut seen = 0;
+    for path in paths
+        .iter()
+        .filter(|path| !path.starts_with(root.join("bin")))
+    {
+        for (declared, docs) in docs_of_types(&fs::read_to_string(path).unwrap()) {
+            assert!(
+                docs.contains("/// # Examples"),
+                "{}: {declared} has none",
+                path.display()
+            );
+            seen += 1;
+        }
+    }
+    assert!(seen > 150, "{seen}");
+}

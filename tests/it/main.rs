@@ -41,6 +41,8 @@ mod plan_agreement;
 mod plan_reference;
 mod pooled;
 mod postgres_source;
+#[cfg(feature = "tls")]
+mod quickstart;
 mod readiness;
 mod resetting;
 mod seats;

@@ -9,6 +9,20 @@ use crate::session::dress;
 use super::{Sqlx, service};
 
 /// Why no `PgPool` was made.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::driver_sqlx::{ExternalPoolError, sqlx::PgPool};
+/// use partitioned_pool::{PartitionedPool, Sqlx};
+///
+/// /// Where the fleet has no such pool, the library goes without.
+/// fn jobs(pool: &PartitionedPool<Sqlx>) -> Result<Option<PgPool>, ExternalPoolError> {
+///     match pool.external_pool("jobs", pool.analytical()) {
+///         Err(ExternalPoolError::Undeclared { .. }) => Ok(None),
+///         found => found.map(Some),
+///     }
+/// }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExternalPoolError {
@@ -42,7 +56,8 @@ impl PartitionedPool<Sqlx> {
     /// `name` is that of a pool in the configuration's
     /// [`fleet.external`](crate::config::ExternalPool): it has the size that is declared there, so that the fleet
     /// check has counted it. Everything else is as with the partition `like`: where it leads to, the session
-    /// limits, `acquire_timeout`, `idle_timeout` and `max_lifetime`. The server knows it as `<service>/<name>`.
+    /// limits and settings, `acquire_timeout`, `idle_timeout` and `max_lifetime`. The server knows it as `<service>/<name>`.
+    /// The hook of [`Builder::on_connect`](crate::Builder::on_connect) is **not** run on its connections.
     ///
     /// It is sqlx's own pool, with sqlx's own promises: none of this crate's. It connects to nothing yet, and is not
     /// closed with this pool.

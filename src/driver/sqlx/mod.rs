@@ -159,6 +159,16 @@ pub use ::sqlx;
 /// feature `tls` switches sqlx's rustls on, with the platform's CAs; a service that wants another of sqlx's ways to do TLS
 /// leaves it out, and switches on one of sqlx's `tls-..` features. Without any, a `url` that demands TLS is refused. For what a URL cannot say, there is
 /// [`Builder::connect_options`](crate::Builder::connect_options).
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::driver_sqlx::sqlx;
+/// use partitioned_pool::{Partition, Sqlx};
+///
+/// async fn stock(checkout: &Partition<Sqlx>, id: i32) -> Result<i32, sqlx::Error> {
+///     sqlx::query_scalar("SELECT left_over FROM stock WHERE id = $1").bind(id).fetch_one(checkout).await
+/// }
+/// ```
 pub struct Sqlx {
     login: Login,
     settings: PartitionSettings,
@@ -179,6 +189,16 @@ impl fmt::Debug for Sqlx {
 }
 
 /// Why a connection could not be opened or checked.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::driver::Driver;
+/// use partitioned_pool::driver_sqlx::Error;
+/// use partitioned_pool::Sqlx;
+///
+/// let failure = Sqlx::failure(Error::Strangers);
+/// assert!(!failure.is_transient() && failure.to_string().contains("transaction pooler"));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

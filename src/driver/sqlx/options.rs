@@ -16,6 +16,17 @@ type Change = dyn Fn(PgConnectOptions) -> PgConnectOptions + Send + Sync;
 
 /// What is said of connections beyond their `url`: see [`Builder::connect_options`] and
 /// [`Builder::password_provider`].
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::PoolConfig;
+/// use partitioned_pool::driver_sqlx::Options;
+/// use partitioned_pool::{Builder, PartitionedPool, Sqlx};
+///
+/// fn with(config: PoolConfig, options: Options) -> Builder<Sqlx> {
+///     PartitionedPool::builder(config).options(options)
+/// }
+/// ```
 #[derive(Clone, Default)]
 pub struct Options {
     change: Option<Arc<Change>>,

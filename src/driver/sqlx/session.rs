@@ -32,6 +32,18 @@ pub(super) enum Known {
 }
 
 /// A connection of [`Sqlx`](super::Sqlx).
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::driver::Driver;
+/// use partitioned_pool::driver_sqlx::{Session, sqlx::PgConnection};
+/// use partitioned_pool::Sqlx;
+///
+/// /// What a connection of the pool derefs to.
+/// fn connection(session: &Session) -> &PgConnection {
+///     Sqlx::client(session)
+/// }
+/// ```
 pub struct Session {
     connection: PgConnection,
     backend: Backend,

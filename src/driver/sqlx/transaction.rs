@@ -21,6 +21,18 @@ use super::session::{Known, Session};
 /// Dropped before it was committed, it is rolled back on the server before anybody else gets the connection, wherever
 /// it was left: also in the middle of a statement, of `begin` or of `commit`. A `commit` that was dropped may have
 /// taken effect.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::driver_sqlx::{Transaction, sqlx};
+/// use partitioned_pool::{Partition, Sqlx};
+///
+/// async fn pay(checkout: &Partition<Sqlx>, order: i32) -> Result<(), sqlx::Error> {
+///     let mut transaction: Transaction = checkout.begin().await?;
+///     sqlx::query("UPDATE orders SET paid = true WHERE id = $1").bind(order).execute(&mut transaction).await?;
+///     transaction.commit().await // left out, it would be rolled back
+/// }
+/// ```
 #[derive(Debug)]
 #[must_use = "dropping a transaction rolls it back"]
 pub struct Transaction {
@@ -78,6 +90,15 @@ impl Transaction {
     ///
     /// # Cancel safety
     /// Dropping the future leaves open whether it was committed.
+    ///
+    /// # Examples
+    /// ```
+    /// use partitioned_pool::driver_sqlx::{Transaction, sqlx};
+    ///
+    /// async fn end(transaction: Transaction, is_paid: bool) -> Result<(), sqlx::Error> {
+    ///     if is_paid { transaction.commit().await } else { transaction.rollback().await }
+    /// }
+    /// ```
     pub async fn commit(mut self) -> Result<(), Error> {
         let (session, known) = self.parts();
         PgTransactionManager::commit(session.connection_mut()).await?;

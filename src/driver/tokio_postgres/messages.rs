@@ -111,12 +111,33 @@ impl<S, T> Drop for Attentive<S, T> {
 ///
 /// It borrows the connection, so that nothing that is said to its next owner is heard. [`MESSAGES_KEPT`] messages are
 /// kept until they are taken; then the oldest are lost, and how many is told.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::driver_tokio_postgres::{Heard, Messages, tokio_postgres::AsyncMessage};
+///
+/// /// The payload of the next notification; `None` when the connection has ended.
+/// async fn next(messages: &mut Messages<'_>) -> Option<String> {
+///     loop {
+///         if let Heard::Message(AsyncMessage::Notification(order)) = messages.recv().await? {
+///             return Some(order.payload().to_owned());
+///         }
+///     }
+/// }
+/// ```
 pub struct Messages<'c> {
     receiver: broadcast::Receiver<AsyncMessage>,
     connection: PhantomData<&'c ()>,
 }
 
 /// One step of what a server says. Exhaustive: a message is heard, or missed.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::driver_tokio_postgres::Heard;
+///
+/// assert!(matches!(Heard::Missed(3), Heard::Missed(lost) if lost > 0));
+/// ```
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "mostly it is a message")]
 pub enum Heard {

@@ -67,6 +67,17 @@ pub use {::deadpool_postgres, ::tokio_postgres};
 ///
 /// The guard of a connection derefs to deadpool-postgres's [`ClientWrapper`]: `query`, `execute`,
 /// `transaction`, `prepare_cached` and all the rest. See the [module](self) for what a `url` may say.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::driver_tokio_postgres::tokio_postgres;
+/// use partitioned_pool::{Connection, TokioPostgres};
+///
+/// async fn stock(connection: &Connection<TokioPostgres>, id: i32) -> Result<i32, tokio_postgres::Error> {
+///     let statement = connection.prepare_cached("SELECT left_over FROM stock WHERE id = $1").await?;
+///     Ok(connection.query_one(&statement, &[&id]).await?.get(0))
+/// }
+/// ```
 pub struct TokioPostgres {
     config: Config,
     ssl: Ssl,
@@ -87,6 +98,17 @@ impl fmt::Debug for TokioPostgres {
 }
 
 /// What this driver may be told beyond the configuration.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::PoolConfig;
+/// use partitioned_pool::driver_tokio_postgres::Options;
+/// use partitioned_pool::{Builder, PartitionedPool, TokioPostgres};
+///
+/// fn with(config: PoolConfig, options: Options) -> Builder<TokioPostgres> {
+///     PartitionedPool::builder(config).options(options)
+/// }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     passwords: Option<PasswordProvider>,
@@ -99,6 +121,18 @@ impl AskForPasswords for Options {
 }
 
 /// Why a connection could not be opened or checked.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::driver::Driver;
+/// use partitioned_pool::driver_tokio_postgres::Error;
+/// use partitioned_pool::{TokioPostgres, error::Failure};
+///
+/// /// As the pool tells it.
+/// fn told(error: Error) -> Failure {
+///     TokioPostgres::failure(error)
+/// }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct Error(#[from] Failed);

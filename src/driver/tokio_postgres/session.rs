@@ -29,6 +29,18 @@ const CANCEL_BOUND: Duration = Duration::from_secs(1);
 const LAST_WORD_BOUND: Duration = Duration::from_millis(250);
 
 /// A connection of [`TokioPostgres`](super::TokioPostgres).
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::driver::Driver;
+/// use partitioned_pool::driver_tokio_postgres::{Session, deadpool_postgres::ClientWrapper};
+/// use partitioned_pool::TokioPostgres;
+///
+/// /// What a connection of the pool derefs to.
+/// fn client(session: &Session) -> &ClientWrapper {
+///     TokioPostgres::client(session)
+/// }
+/// ```
 pub struct Session {
     /// `None` once it is being closed.
     client: Option<ClientWrapper>,

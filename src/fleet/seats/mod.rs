@@ -53,6 +53,20 @@ pub(crate) use keeper::{Keeper, NotTaken};
 pub const SEATS_TABLE: &str = include_str!("../../../migrations/0001_seats.sql");
 
 /// Who holds a seat, by the database's clock.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::BootError;
+/// use partitioned_pool::fleet::SeatHolder;
+///
+/// /// The holder of the seat that expires first.
+/// fn next_to_go(error: &BootError) -> Option<&SeatHolder> {
+///     match error {
+///         BootError::NoSeat { holders, .. } => holders.iter().min_by_key(|holder| holder.left),
+///         _ => None,
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SeatHolder {

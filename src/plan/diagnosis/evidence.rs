@@ -9,6 +9,19 @@ use crate::status::Seconds;
 use super::Size;
 
 /// A fact of the window, with its figures. Printed, it is a sentence without its full stop.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::plan::diagnosis::{Window, diagnose};
+///
+/// let mut window = Window::new(Duration::from_secs(60), 10);
+/// (window.arrivals, window.refused.queue_full) = (1_000, 200);
+/// for evidence in &diagnose(&window).evidence {
+///     println!("{evidence}"); // a sentence with its figures
+/// }
+/// # assert!(!diagnose(&window).evidence.is_empty());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Evidence {

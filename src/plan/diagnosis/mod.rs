@@ -79,6 +79,13 @@ pub const BUSY: u32 = 90;
 pub const LONG_QUEUE: u32 = 10;
 
 /// What is wrong.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::plan::diagnosis::Finding;
+///
+/// assert_eq!(Finding::DatabaseSlow.to_string(), "the database is slow");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Finding {
@@ -110,6 +117,15 @@ impl fmt::Display for Finding {
 }
 
 /// What is wrong, why we think so, and what size would do.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::plan::diagnosis::{Diagnosis, Window, diagnose};
+///
+/// let diagnosis: Diagnosis = diagnose(&Window::new(Duration::from_secs(60), 10));
+/// println!("{diagnosis}"); // the finding, and what it rests on
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Diagnosis {
@@ -133,6 +149,19 @@ impl fmt::Display for Diagnosis {
 }
 
 /// How many slots the calls of a window need, at the hold of healthy days if that is known.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::plan::diagnosis::{Window, diagnose};
+///
+/// // 1,200 calls of half a second in a minute need ten slots on average.
+/// let mut window = Window::new(Duration::from_secs(60), 8);
+/// (window.arrivals, window.ended, window.hold) = (1_200, 900, Some(Duration::from_millis(500)));
+/// window.refused.queue_full = 300;
+/// let size = diagnose(&window).size.unwrap();
+/// assert_eq!(size.little, 10);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Size {

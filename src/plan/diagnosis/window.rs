@@ -13,6 +13,15 @@ use super::{Evidence, Size, is_loss};
 ///
 /// The window should be as long as twenty holds or more, and short enough for what it shows to be of now: a
 /// minute, for most.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::plan::diagnosis::{Finding, Window, diagnose};
+///
+/// let quiet = Window::new(Duration::from_secs(60), 10);
+/// assert_eq!(diagnose(&quiet).finding, Finding::Healthy);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Window {
@@ -47,6 +56,16 @@ pub struct Window {
 }
 
 /// The other partitions of a budget or a server, in a window.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::plan::diagnosis::{Finding, Window, diagnose};
+///
+/// let mut idle = Window::new(Duration::from_secs(60), 10);
+/// (idle.neighbours.arrivals, idle.neighbours.refused_while_free) = (1_000, 100);
+/// assert_eq!(diagnose(&idle).finding, Finding::Stranded);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Neighbours {

@@ -29,6 +29,24 @@ const HOLDS: f64 = 100.0;
 const MOST_CALLS: f64 = 300_000.0;
 
 /// What kind of day it is.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::config::Kind;
+/// use partitioned_pool::fleet::{Fleet, ServerLimits};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::planner::{FlowNeed, Load, Pace, Service, What, propose};
+/// use partitioned_pool::plan::simulator::HoldTime;
+///
+/// let load = Load::PerReplica(Rate::of(200));
+/// let hold = HoldTime::Exponential(Duration::from_millis(40));
+/// let checkout = FlowNeed::new("transactional", Kind::Transactional, load, hold);
+/// let service = Service::new("shop", vec![checkout], Fleet::new(3, 1), ServerLimits::new(170_004, 100));
+/// let proposal = propose(&service)?;
+/// assert_eq!(proposal.days[0].what, What::Healthy(Pace::Mean));
+/// # Ok::<(), partitioned_pool::plan::planner::InvalidService>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum What {
@@ -42,6 +60,26 @@ pub enum What {
 }
 
 /// A day that was simulated.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::config::Kind;
+/// use partitioned_pool::fleet::{Fleet, ServerLimits};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::planner::{FlowNeed, Load, Service, propose};
+/// use partitioned_pool::plan::simulator::HoldTime;
+///
+/// let load = Load::PerReplica(Rate::of(200));
+/// let hold = HoldTime::Exponential(Duration::from_millis(40));
+/// let checkout = FlowNeed::new("transactional", Kind::Transactional, load, hold);
+/// let service = Service::new("shop", vec![checkout], Fleet::new(3, 1), ServerLimits::new(170_004, 100));
+/// let proposal = propose(&service)?;
+/// for day in &proposal.days {
+///     println!("{}: {} of {} calls lost", day.name(&service), day.flows[0].lost(), day.flows[0].arrived);
+/// }
+/// # Ok::<(), partitioned_pool::plan::planner::InvalidService>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Day {
@@ -54,6 +92,25 @@ pub struct Day {
 }
 
 /// Calls that a flow lost on a day.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::config::Kind;
+/// use partitioned_pool::fleet::{Fleet, ServerLimits};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::planner::{FlowNeed, Load, Loss, Service, propose};
+/// use partitioned_pool::plan::simulator::HoldTime;
+///
+/// let load = Load::PerReplica(Rate::of(200));
+/// let hold = HoldTime::Exponential(Duration::from_millis(40));
+/// let checkout = FlowNeed::new("transactional", Kind::Transactional, load, hold);
+/// let service = Service::new("shop", vec![checkout], Fleet::new(3, 1), ServerLimits::new(170_004, 100));
+/// let proposal = propose(&service)?;
+/// let loss: &Loss = &proposal.days[0].flows[0];
+/// assert!(loss.is_shown() && loss.share() <= loss.allowed);
+/// # Ok::<(), partitioned_pool::plan::planner::InvalidService>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Loss {

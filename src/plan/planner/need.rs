@@ -9,6 +9,15 @@ use crate::plan::formulas::{self, Rate};
 use crate::plan::simulator::{AtDeadline, HoldTime};
 
 /// How often a flow calls, and whose calls these are.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::planner::Load;
+///
+/// assert_eq!(Load::OfFleet(Rate::of(600)).per_replica(3), Rate::of(200));
+/// assert_eq!(Load::PerReplica(Rate::of(200)).per_replica(3), Rate::of(200));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     /// Those that one replica gets.
@@ -29,6 +38,20 @@ impl Load {
 }
 
 /// Calls of one kind, and what they need.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::config::Kind;
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::planner::{FlowNeed, Load};
+/// use partitioned_pool::plan::simulator::HoldTime;
+///
+/// let hold = HoldTime::Exponential(Duration::from_millis(40));
+/// let mut checkout = FlowNeed::new("checkout", Kind::Transactional, Load::PerReplica(Rate::of(200)), hold);
+/// checkout.partition = "transactional".to_owned();
+/// checkout.deadline = Some(Duration::from_secs(1));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct FlowNeed {
@@ -90,6 +113,22 @@ impl FlowNeed {
 }
 
 /// A service, its fleet and its server.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::config::Kind;
+/// use partitioned_pool::fleet::{Fleet, ServerLimits};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::planner::{FlowNeed, Load, Service};
+/// use partitioned_pool::plan::simulator::HoldTime;
+///
+/// let load = Load::PerReplica(Rate::of(200));
+/// let hold = HoldTime::Exponential(Duration::from_millis(40));
+/// let checkout = FlowNeed::new("transactional", Kind::Transactional, load, hold);
+/// let service = Service::new("shop", vec![checkout], Fleet::new(3, 1), ServerLimits::new(170_004, 100));
+/// assert_eq!(service.role, "app");
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Service {
@@ -207,6 +246,13 @@ impl Service {
 }
 
 /// How much is called for.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::plan::planner::Pace;
+///
+/// assert_eq!(Pace::Peak.to_string(), "peak of all");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pace {
@@ -226,6 +272,23 @@ impl fmt::Display for Pace {
 }
 
 /// A partition, as its flows need it.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::config::Kind;
+/// use partitioned_pool::fleet::{Fleet, ServerLimits};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::planner::{FlowNeed, Load, Service};
+/// use partitioned_pool::plan::simulator::HoldTime;
+///
+/// let load = Load::PerReplica(Rate::of(200));
+/// let hold = HoldTime::Exponential(Duration::from_millis(40));
+/// let checkout = FlowNeed::new("transactional", Kind::Transactional, load, hold);
+/// let service = Service::new("shop", vec![checkout], Fleet::new(3, 1), ServerLimits::new(170_004, 100));
+/// let needs = &service.partitions()[0];
+/// assert_eq!((needs.mean, needs.peak), (8, 16));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PartitionNeed {

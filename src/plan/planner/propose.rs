@@ -36,6 +36,25 @@ const ALONE: f64 = 0.5;
 const MOST: u32 = 262_143;
 
 /// Sizes with their reasons, and how they did.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::config::Kind;
+/// use partitioned_pool::fleet::{Fleet, ServerLimits};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::planner::{FlowNeed, Load, Service, propose};
+/// use partitioned_pool::plan::simulator::HoldTime;
+///
+/// let load = Load::PerReplica(Rate::of(200));
+/// let hold = HoldTime::Exponential(Duration::from_millis(40));
+/// let checkout = FlowNeed::new("transactional", Kind::Transactional, load, hold);
+/// let service = Service::new("shop", vec![checkout], Fleet::new(3, 1), ServerLimits::new(170_004, 100));
+/// let proposal = propose(&service)?;
+/// println!("{}", proposal.sizes.to_toml(&service).expect("it can be used"));
+/// # assert!(proposal.is_good());
+/// # Ok::<(), partitioned_pool::plan::planner::InvalidService>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Proposal {
@@ -56,6 +75,25 @@ pub struct Proposal {
 }
 
 /// Why a partition has its sizes.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::config::Kind;
+/// use partitioned_pool::fleet::{Fleet, ServerLimits};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::planner::{FlowNeed, Load, Service, propose};
+/// use partitioned_pool::plan::simulator::HoldTime;
+///
+/// let load = Load::PerReplica(Rate::of(200));
+/// let hold = HoldTime::Exponential(Duration::from_millis(40));
+/// let checkout = FlowNeed::new("transactional", Kind::Transactional, load, hold);
+/// let service = Service::new("shop", vec![checkout], Fleet::new(3, 1), ServerLimits::new(170_004, 100));
+/// let proposal = propose(&service)?;
+/// let why = &proposal.partitions[0];
+/// assert_eq!(why.reserved.to_string(), "ceil(200/s x 0.04 s x 2)");
+/// # Ok::<(), partitioned_pool::plan::planner::InvalidService>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PartitionReasons {
@@ -72,6 +110,26 @@ pub struct PartitionReasons {
 }
 
 /// The largest sizes that fit, and what they would lose.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::config::Kind;
+/// use partitioned_pool::fleet::{Fleet, ServerLimits};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::planner::{FlowNeed, Load, Service, propose};
+/// use partitioned_pool::plan::simulator::HoldTime;
+///
+/// let load = Load::PerReplica(Rate::of(200));
+/// let hold = HoldTime::Exponential(Duration::from_millis(40));
+/// let checkout = FlowNeed::new("transactional", Kind::Transactional, load, hold);
+/// // Five replicas and one more do not fit a hundred connections.
+/// let service = Service::new("shop", vec![checkout], Fleet::new(5, 1), ServerLimits::new(170_004, 100));
+/// let proposal = propose(&service)?;
+/// let largest = proposal.largest.expect("something fits");
+/// assert!(!proposal.report.fits() && largest.sizes.capacity() < proposal.sizes.capacity());
+/// # Ok::<(), partitioned_pool::plan::planner::InvalidService>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Largest {
@@ -91,6 +149,15 @@ impl Proposal {
 }
 
 /// A service that cannot be planned for.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Fleet, ServerLimits};
+/// use partitioned_pool::plan::planner::{InvalidService, Service, propose};
+///
+/// let nobody = Service::new("shop", Vec::new(), Fleet::new(3, 1), ServerLimits::new(170_004, 100));
+/// assert_eq!(propose(&nobody).unwrap_err(), InvalidService::NoFlow);
+/// ```
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidService {

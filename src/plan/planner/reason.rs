@@ -8,6 +8,25 @@ use crate::config::Kind;
 use super::need::Load;
 
 /// One flow's part of Little's law.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::config::Kind;
+/// use partitioned_pool::fleet::{Fleet, ServerLimits};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::planner::{FlowNeed, Load, Reason, Service, propose};
+/// use partitioned_pool::plan::simulator::HoldTime;
+///
+/// let load = Load::PerReplica(Rate::of(200));
+/// let hold = HoldTime::Exponential(Duration::from_millis(40));
+/// let checkout = FlowNeed::new("transactional", Kind::Transactional, load, hold);
+/// let service = Service::new("shop", vec![checkout], Fleet::new(3, 1), ServerLimits::new(170_004, 100));
+/// let proposal = propose(&service)?;
+/// let Reason::Little(terms) = &proposal.partitions[0].reserved else { panic!() };
+/// assert_eq!(terms[0].to_string(), "200/s x 0.04 s x 2");
+/// # Ok::<(), partitioned_pool::plan::planner::InvalidService>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Term {
@@ -36,6 +55,15 @@ impl fmt::Display for Term {
 }
 
 /// The formula behind a figure. Printed, it goes behind the figure and a `=`.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::plan::planner::Reason;
+///
+/// let patience = Reason::Patience { deadline: Duration::from_secs(1), hold: Duration::from_millis(40) };
+/// println!("960ms = {patience}");
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Reason {

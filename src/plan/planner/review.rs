@@ -25,6 +25,28 @@ pub const FEW_ERLANGS: f64 = 2.0;
 pub const WORTH_POOLING_PERCENT: u32 = 75;
 
 /// What was found about given sizes.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::config::Kind;
+/// use partitioned_pool::fleet::{Fleet, ServerLimits};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::planner::{FlowNeed, Load, PartitionSizes, Service, Sizes, review};
+/// use partitioned_pool::plan::simulator::HoldTime;
+///
+/// let load = Load::PerReplica(Rate::of(200));
+/// let hold = HoldTime::Exponential(Duration::from_millis(40));
+/// let checkout = FlowNeed::new("transactional", Kind::Transactional, load, hold);
+/// let service = Service::new("shop", vec![checkout], Fleet::new(3, 1), ServerLimits::new(170_004, 100));
+/// let sizes = Sizes::apart(vec![
+///     PartitionSizes::fixed("transactional", Kind::Transactional, 6),
+///     PartitionSizes::fixed("analytical", Kind::Analytical, 4),
+/// ]);
+/// let review = review(&service, &sizes)?;
+/// assert!(!review.is_good(), "6 slots are too few for 8 calls in flight");
+/// # Ok::<(), partitioned_pool::plan::planner::InvalidService>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Review {
@@ -50,6 +72,28 @@ impl Review {
 }
 
 /// What a partition carries.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::config::Kind;
+/// use partitioned_pool::fleet::{Fleet, ServerLimits};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::planner::{FlowNeed, Load, PartitionSizes, Service, Sizes, review};
+/// use partitioned_pool::plan::simulator::HoldTime;
+///
+/// let load = Load::PerReplica(Rate::of(200));
+/// let hold = HoldTime::Exponential(Duration::from_millis(40));
+/// let checkout = FlowNeed::new("transactional", Kind::Transactional, load, hold);
+/// let service = Service::new("shop", vec![checkout], Fleet::new(3, 1), ServerLimits::new(170_004, 100));
+/// let sizes = Sizes::apart(vec![
+///     PartitionSizes::fixed("transactional", Kind::Transactional, 6),
+///     PartitionSizes::fixed("analytical", Kind::Analytical, 4),
+/// ]);
+/// let review = review(&service, &sizes)?;
+/// assert_eq!((review.partitions[0].most, review.partitions[0].rate), (Rate::of(150), Rate::of(200)));
+/// # Ok::<(), partitioned_pool::plan::planner::InvalidService>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Carried {
@@ -68,6 +112,28 @@ pub struct Carried {
 }
 
 /// Something about given sizes.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::config::Kind;
+/// use partitioned_pool::fleet::{Fleet, ServerLimits};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::planner::{FlowNeed, Finding, Load, PartitionSizes, Service, Sizes, review};
+/// use partitioned_pool::plan::simulator::HoldTime;
+///
+/// let load = Load::PerReplica(Rate::of(200));
+/// let hold = HoldTime::Exponential(Duration::from_millis(40));
+/// let checkout = FlowNeed::new("transactional", Kind::Transactional, load, hold);
+/// let service = Service::new("shop", vec![checkout], Fleet::new(3, 1), ServerLimits::new(170_004, 100));
+/// let sizes = Sizes::apart(vec![
+///     PartitionSizes::fixed("transactional", Kind::Transactional, 6),
+///     PartitionSizes::fixed("analytical", Kind::Analytical, 4),
+/// ]);
+/// let review = review(&service, &sizes)?;
+/// assert!(matches!(&review.findings[0], Finding::TooSmall { partition, .. } if partition == "transactional"));
+/// # Ok::<(), partitioned_pool::plan::planner::InvalidService>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Finding {

@@ -36,6 +36,15 @@ pub struct Sizes {
 }
 
 /// The limits of one partition.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::config::Kind;
+/// use partitioned_pool::plan::planner::PartitionSizes;
+///
+/// let checkout = PartitionSizes::borrowing("transactional", Kind::Transactional, 12, 25);
+/// assert_eq!((checkout.reserved, checkout.max_connections, checkout.max_waiters), (12, 25, 50));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PartitionSizes {

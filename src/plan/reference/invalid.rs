@@ -8,6 +8,15 @@ use super::two_flows::Layout;
 const LONGEST_NAME: usize = 64;
 
 /// Settings of [`TenWorkers`](super::TenWorkers) or [`TwoFlows`](super::TwoFlows) that cannot be run.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::plan::reference::{InvalidModel, TwoFlows};
+///
+/// let mut model = TwoFlows::default();
+/// model.slots = 0;
+/// assert_eq!(model.check(), Err(InvalidModel::NoSlots));
+/// ```
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidModel {

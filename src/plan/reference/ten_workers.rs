@@ -15,6 +15,16 @@ const SECOND: Duration = Duration::from_secs(1);
 /// of the classes; then calls come, class by class.
 ///
 /// Its default is the published setting `shared`.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::plan::reference::TenWorkers;
+///
+/// let mut longer = TenWorkers::shared();
+/// longer.seconds = 120;
+/// assert_eq!(longer.run()?.flows.len(), 2);
+/// # Ok::<(), partitioned_pool::plan::reference::InvalidModel>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
@@ -32,6 +42,15 @@ pub struct TenWorkers {
 }
 
 /// A class of [`TenWorkers`].
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::plan::reference::{TenWorkers, WorkerClass};
+///
+/// let mut model = TenWorkers::shared();
+/// model.classes.push(WorkerClass::new("refunds", 2, 1));
+/// assert!(model.check().is_ok());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

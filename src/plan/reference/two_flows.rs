@@ -23,6 +23,16 @@ const MOST_PER_ROUND: f64 = 700.0;
 
 /// The model with two bursty flows (or more, or fewer). In each round: holds end, all of them; the calls
 /// of the round are drawn, flow by flow, and shuffled; each finds a slot in its pool or is dropped.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::plan::reference::{Day, Layout, TwoFlows};
+///
+/// let model = TwoFlows::default();
+/// let run = model.run(&Layout::Single(32), Day::Healthy)?;
+/// assert_eq!(run.measured.flows.len(), 2);
+/// # Ok::<(), partitioned_pool::plan::reference::InvalidModel>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
@@ -45,6 +55,15 @@ pub struct TwoFlows {
 }
 
 /// A flow of [`TwoFlows`].
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::plan::reference::{BurstyFlow, TwoFlows};
+///
+/// let mut model = TwoFlows::default();
+/// model.flows[0] = BurstyFlow::new("tracking", 300.0, 4);
+/// assert!(model.check().is_ok());
+/// ```
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -92,6 +111,13 @@ impl Default for TwoFlows {
 }
 
 /// How the slots are divided.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::plan::reference::Layout;
+///
+/// assert_eq!(Layout::Split(vec![28, 4]).to_string(), "28/4");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// One pool for all flows.
@@ -133,6 +159,17 @@ impl fmt::Display for Layout {
 }
 
 /// With the slowdown, or without.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::plan::reference::{Day, Layout, TwoFlows};
+///
+/// let model = TwoFlows::default();
+/// let of = |day| model.run(&Layout::Single(32), day);
+/// let (healthy, slow) = (of(Day::Healthy)?.measured, of(Day::Slowdown)?.measured);
+/// assert!(healthy.flows[0].refused.total() < slow.flows[0].refused.total());
+/// # Ok::<(), partitioned_pool::plan::reference::InvalidModel>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Day {
     /// Nothing happens.
@@ -142,6 +179,15 @@ pub enum Day {
 }
 
 /// What came of one run of [`TwoFlows`].
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::plan::reference::{BurstyRun, Day, Layout, TwoFlows};
+///
+/// let BurstyRun { average_busy, .. } = TwoFlows::default().run(&Layout::Single(32), Day::Healthy)?;
+/// assert!(average_busy < 32.0);
+/// # Ok::<(), partitioned_pool::plan::reference::InvalidModel>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct BurstyRun {
@@ -153,6 +199,16 @@ pub struct BurstyRun {
 }
 
 /// What a split saves for a flow in the slowdown, against the single pool.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::plan::reference::TwoFlows;
+///
+/// let rescued = TwoFlows::default().rescued(0, &[24, 8])?;
+/// println!("{:.1} % of the calls that one pool drops", rescued.percent);
+/// # assert!(rescued.percent > 0.0);
+/// # Ok::<(), partitioned_pool::plan::reference::InvalidModel>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Rescued {

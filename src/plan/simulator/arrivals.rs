@@ -13,6 +13,16 @@ use super::csv::{self, InvalidCsv};
 use super::random::Random;
 
 /// When the calls of a flow come.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::simulator::Arrivals;
+///
+/// let every = Duration::from_millis(5);
+/// assert_eq!(Arrivals::regular(Rate::of(200)), Arrivals::Regular { every, batch: 1 });
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Arrivals {

@@ -3,6 +3,14 @@
 use std::time::Duration;
 
 /// A line of a CSV text that has no time.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::plan::simulator::Arrivals;
+///
+/// let error = Arrivals::from_csv("at\n0.5\nsoon").unwrap_err();
+/// assert_eq!((error.line, error.found.as_str()), (3, "soon"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {found:?} is not a number of seconds such as 12.5")]
 pub struct InvalidCsv {

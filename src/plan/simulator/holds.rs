@@ -9,6 +9,16 @@ use super::csv::{self, InvalidCsv};
 use super::random::Random;
 
 /// How long the calls of a flow hold a slot.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::plan::simulator::HoldTime;
+///
+/// let ms = Duration::from_millis;
+/// assert_eq!(HoldTime::Empirical([ms(20), ms(60)].into()).mean(), ms(40));
+/// assert_eq!(HoldTime::Fixed(ms(40)).times(10), HoldTime::Fixed(ms(400)));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum HoldTime {

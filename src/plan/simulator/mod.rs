@@ -42,6 +42,27 @@ pub(super) use scenario::MOST_CALLS;
 pub use scenario::{AtDeadline, Flow, Incident, InvalidScenario, Scenario, Span};
 
 /// Something that happened in a run.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{ClassId, Rules};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::simulator::{Arrivals, Event, Flow, HoldTime, Scenario, What, simulate_watched};
+///
+/// // Two calls a second, of a second each, for one slot.
+/// let second = Duration::from_secs(1);
+/// let flow = Flow::new("reports", ClassId::new(0), Arrivals::regular(Rate::of(2)), HoldTime::Fixed(second));
+/// let day = Scenario::new(10 * second, Rules::fixed(1, 0)).flow(flow);
+/// let mut refused = Vec::new();
+/// simulate_watched(&day, |event: Event| {
+///     if let What::Refused(_) = event.what {
+///         refused.push(event.at);
+///     }
+/// })?;
+/// assert_eq!(refused[0], second / 2);
+/// # Ok::<(), partitioned_pool::plan::simulator::InvalidScenario>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event {
@@ -56,6 +77,23 @@ pub struct Event {
 }
 
 /// What happened to a call.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{ClassId, Rules};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::simulator::{Arrivals, Flow, HoldTime, Scenario, What, simulate_watched};
+///
+/// // Two calls a second, of a second each, for one slot.
+/// let second = Duration::from_secs(1);
+/// let flow = Flow::new("reports", ClassId::new(0), Arrivals::regular(Rate::of(2)), HoldTime::Fixed(second));
+/// let day = Scenario::new(10 * second, Rules::fixed(1, 0)).flow(flow);
+/// let mut ended = 0;
+/// simulate_watched(&day, |event| ended += u32::from(event.what == What::Ended { late: false }))?;
+/// assert_eq!(ended, 9);
+/// # Ok::<(), partitioned_pool::plan::simulator::InvalidScenario>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum What {
@@ -78,6 +116,22 @@ pub enum What {
 ///
 /// # Errors
 /// A scenario that cannot be run: see [`InvalidScenario`].
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{ClassId, Rules};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::simulator::{Arrivals, Flow, HoldTime, Scenario, simulate};
+///
+/// // Two calls a second, of a second each, for one slot.
+/// let second = Duration::from_secs(1);
+/// let flow = Flow::new("reports", ClassId::new(0), Arrivals::regular(Rate::of(2)), HoldTime::Fixed(second));
+/// let day = Scenario::new(10 * second, Rules::fixed(1, 0)).flow(flow);
+/// let reports = &simulate(&day)?.spans[0].flows[0];
+/// assert_eq!(reports.started_percent(), 50.0);
+/// # Ok::<(), partitioned_pool::plan::simulator::InvalidScenario>(())
+/// ```
 pub fn simulate(scenario: &Scenario) -> Result<Simulation, InvalidScenario> {
     simulate_watched(scenario, |_| {})
 }
@@ -129,6 +183,25 @@ pub fn replay(
 }
 
 /// A flow that lost calls in the incident of another.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{ClassId, Rules};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::simulator::{Arrivals, Flow, HoldTime, Scenario, blast_radius};
+///
+/// // Two flows share a slot, and the calls of one begin to last.
+/// let s = Duration::from_secs;
+/// let short = HoldTime::Fixed(Duration::from_millis(100));
+/// let flow = |name| Flow::new(name, ClassId::new(0), Arrivals::regular(Rate::of(2)), short.clone());
+/// let day = Scenario::new(s(60), Rules::fixed(1, 4))
+///     .flow(flow("checkout"))
+///     .flow(flow("reports").incident(s(10), s(40), HoldTime::Fixed(s(20))));
+/// let struck = &blast_radius(&day)?[0];
+/// assert_eq!((struck.flow.as_str(), struck.lost_without_incident), ("checkout", 0));
+/// # Ok::<(), partitioned_pool::plan::simulator::InvalidScenario>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Struck {
@@ -145,6 +218,22 @@ pub struct Struck {
 ///
 /// # Errors
 /// As [`simulate`].
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{ClassId, Rules};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::simulator::{Arrivals, Flow, HoldTime, Scenario, blast_radius};
+///
+/// // Two calls a second, of a second each, for one slot.
+/// let second = Duration::from_secs(1);
+/// let flow = Flow::new("reports", ClassId::new(0), Arrivals::regular(Rate::of(2)), HoldTime::Fixed(second));
+/// let day = Scenario::new(10 * second, Rules::fixed(1, 0)).flow(flow);
+/// let struck = blast_radius(&day)?;
+/// assert!(struck.is_empty(), "there is no incident");
+/// # Ok::<(), partitioned_pool::plan::simulator::InvalidScenario>(())
+/// ```
 pub fn blast_radius(scenario: &Scenario) -> Result<Vec<Struck>, InvalidScenario> {
     let (incident, healthy) = (
         simulate(scenario)?,

@@ -9,6 +9,22 @@ use crate::plan::number::{float, ratio, whole};
 use super::scenario::Span;
 
 /// What came of a [`Scenario`](super::Scenario).
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{ClassId, Rules};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::simulator::{Arrivals, Flow, HoldTime, Scenario, simulate};
+///
+/// // Two calls a second, of a second each, for one slot.
+/// let second = Duration::from_secs(1);
+/// let flow = Flow::new("reports", ClassId::new(0), Arrivals::regular(Rate::of(2)), HoldTime::Fixed(second));
+/// let day = Scenario::new(10 * second, Rules::fixed(1, 0)).flow(flow);
+/// let came = simulate(&day)?;
+/// assert_eq!((came.spans.len(), came.curve.is_none()), (1, true));
+/// # Ok::<(), partitioned_pool::plan::simulator::InvalidScenario>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Simulation {
@@ -19,6 +35,22 @@ pub struct Simulation {
 }
 
 /// What came of one span of a run.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{ClassId, Rules};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::simulator::{Arrivals, Flow, HoldTime, Scenario, simulate};
+///
+/// // Two calls a second, of a second each, for one slot.
+/// let second = Duration::from_secs(1);
+/// let flow = Flow::new("reports", ClassId::new(0), Arrivals::regular(Rate::of(2)), HoldTime::Fixed(second));
+/// let day = Scenario::new(10 * second, Rules::fixed(1, 0)).flow(flow);
+/// let measured = &simulate(&day)?.spans[0];
+/// assert_eq!((measured.capacity, measured.utilisation()), (1, 1.0));
+/// # Ok::<(), partitioned_pool::plan::simulator::InvalidScenario>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Measured {
@@ -54,6 +86,22 @@ impl Measured {
 /// What became of the calls of one flow that came in a span.
 ///
 /// `arrived = served + late + refused.total() + running + waiting`.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{ClassId, Rules};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::simulator::{Arrivals, Flow, HoldTime, Scenario, simulate};
+///
+/// // Two calls a second, of a second each, for one slot.
+/// let second = Duration::from_secs(1);
+/// let flow = Flow::new("reports", ClassId::new(0), Arrivals::regular(Rate::of(2)), HoldTime::Fixed(second));
+/// let day = Scenario::new(10 * second, Rules::fixed(1, 0)).flow(flow);
+/// let reports = &simulate(&day)?.spans[0].flows[0];
+/// assert_eq!((reports.arrived, reports.refused.queue_full), (20, 10));
+/// # Ok::<(), partitioned_pool::plan::simulator::InvalidScenario>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct FlowOutcome {
@@ -100,6 +148,22 @@ impl FlowOutcome {
 }
 
 /// How long calls waited for their slot.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{ClassId, Rules};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::simulator::{Arrivals, Flow, HoldTime, Scenario, simulate};
+///
+/// // Two calls a second, of a second each, for one slot.
+/// let second = Duration::from_secs(1);
+/// let flow = Flow::new("reports", ClassId::new(0), Arrivals::regular(Rate::of(2)), HoldTime::Fixed(second));
+/// let day = Scenario::new(10 * second, Rules::fixed(1, 0)).flow(flow);
+/// let reports = &simulate(&day)?.spans[0].flows[0];
+/// assert_eq!(reports.waits.longest(), Duration::ZERO, "there is no queue");
+/// # Ok::<(), partitioned_pool::plan::simulator::InvalidScenario>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
     /// Those that did not wait.
@@ -153,6 +217,22 @@ impl Waits {
 }
 
 /// What one class of the budget looked like in a span.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{ClassId, Rules};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::simulator::{Arrivals, Flow, HoldTime, Scenario, simulate};
+///
+/// // Two calls a second, of a second each, for one slot.
+/// let second = Duration::from_secs(1);
+/// let flow = Flow::new("reports", ClassId::new(0), Arrivals::regular(Rate::of(2)), HoldTime::Fixed(second));
+/// let day = Scenario::new(10 * second, Rules::fixed(1, 0)).flow(flow);
+/// let class = &simulate(&day)?.spans[0].classes[0];
+/// assert_eq!(class.mean_hold, Some(second));
+/// # Ok::<(), partitioned_pool::plan::simulator::InvalidScenario>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ClassOutcome {
@@ -189,6 +269,23 @@ impl ClassOutcome {
 }
 
 /// A run over time, for a plot.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{ClassId, Rules};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::simulator::{Arrivals, Flow, HoldTime, Scenario, simulate};
+///
+/// // Two calls a second, of a second each, for one slot.
+/// let second = Duration::from_secs(1);
+/// let flow = Flow::new("reports", ClassId::new(0), Arrivals::regular(Rate::of(2)), HoldTime::Fixed(second));
+/// let day = Scenario::new(10 * second, Rules::fixed(1, 0)).flow(flow);
+/// let drawn = day.step(second);
+/// let curve = simulate(&drawn)?.curve.unwrap();
+/// assert_eq!(curve.step, second);
+/// # Ok::<(), partitioned_pool::plan::simulator::InvalidScenario>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Curve {
@@ -199,6 +296,23 @@ pub struct Curve {
 }
 
 /// One flow over time. At a point, what ends in that instant has ended, and who comes has not come yet.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::{ClassId, Rules};
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::simulator::{Arrivals, Flow, HoldTime, Scenario, simulate};
+///
+/// // Two calls a second, of a second each, for one slot.
+/// let second = Duration::from_secs(1);
+/// let flow = Flow::new("reports", ClassId::new(0), Arrivals::regular(Rate::of(2)), HoldTime::Fixed(second));
+/// let day = Scenario::new(10 * second, Rules::fixed(1, 0)).flow(flow);
+/// let drawn = day.step(second);
+/// let curve = &simulate(&drawn)?.curve.unwrap().flows[0];
+/// assert_eq!(curve.held.len(), curve.waiting.len());
+/// # Ok::<(), partitioned_pool::plan::simulator::InvalidScenario>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowCurve {

@@ -167,6 +167,16 @@ impl Scenario {
 }
 
 /// From, until: the beginning is in, the end is out.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::plan::simulator::Span;
+///
+/// let span = Span { from: Duration::from_secs(10), until: Duration::from_secs(40) };
+/// assert_eq!(span.length(), Duration::from_secs(30));
+/// assert!(span.contains(span.from) && !span.contains(span.until));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Where it begins.
@@ -190,6 +200,20 @@ impl Span {
 }
 
 /// Calls of one kind: when they come, what they need, and what they put up with.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::ClassId;
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::simulator::{Arrivals, AtDeadline, Flow, HoldTime};
+///
+/// let ms = Duration::from_millis;
+/// let checkout = Flow::new("checkout", ClassId::new(0), Arrivals::Poisson(Rate::of(200)), HoldTime::Exponential(ms(40)))
+///     .acquire_timeout(ms(960))
+///     .deadline(ms(1_000), AtDeadline::Free);
+/// # let _ = checkout;
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Flow {
@@ -294,6 +318,19 @@ fn check_hold(hold: &HoldTime) -> Result<(), &'static str> {
 }
 
 /// A time in which a flow's own work is not healthy.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::ClassId;
+/// use partitioned_pool::plan::formulas::Rate;
+/// use partitioned_pool::plan::simulator::{Arrivals, Flow, HoldTime};
+///
+/// let s = Duration::from_secs;
+/// let reports = Flow::new("reports", ClassId::new(0), Arrivals::regular(Rate::of(2)), HoldTime::Fixed(s(1)))
+///     .incident(s(10), s(40), HoldTime::Fixed(s(20)));
+/// assert_eq!(reports.incident.unwrap().span.length(), s(30));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Incident {
     /// Calls that start in it are concerned. (A call that has started before is not.)
@@ -303,6 +340,13 @@ pub struct Incident {
 }
 
 /// What a caller does when its deadline comes.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::plan::simulator::AtDeadline;
+///
+/// assert_eq!(AtDeadline::default(), AtDeadline::Stay);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AtDeadline {
@@ -317,6 +361,16 @@ pub enum AtDeadline {
 }
 
 /// A [`Scenario`] that cannot be run.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use partitioned_pool::admission::Rules;
+/// use partitioned_pool::plan::simulator::{InvalidScenario, Scenario, simulate};
+///
+/// let none = Scenario::new(Duration::ZERO, Rules::fixed(1, 0));
+/// assert!(matches!(simulate(&none), Err(InvalidScenario::Length(_))));
+/// ```
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidScenario {
