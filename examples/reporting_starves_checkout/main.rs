@@ -81,7 +81,7 @@ async fn perform<D: Driven>(options: &Options) -> Findings {
     let findings = judge(&experiment);
     let verdict = match (findings.as_slice(), options.variant.reports) {
         ([], Reports::Sleep) => "Isolation held.",
-        ([], Reports::Scan) => "Isolation of connections held; CPU and I/O are shared.",
+        ([], Reports::Scan) => "Isolation of connections held; the CPU is shared.",
         _ => "Not as it must be; see below.",
     };
     let picture = options.svg.display();

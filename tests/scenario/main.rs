@@ -185,13 +185,13 @@ fn what_is_shared_is_said(experiment: &Experiment) {
     let table = Table(experiment).to_string();
     for told in [
         "slots       isolated: ",
-        "CPU, I/O    shared: the p99 of checkout went from ",
+        "CPU         shared: the p99 of checkout went from ",
         "10 at a time read ",
     ] {
         assert!(table.contains(told), "{told}\nis not in\n{table}");
     }
     let svg = picture::svg(experiment);
-    assert!(svg.contains("slots are divided; CPU and I/O are not"));
+    assert!(svg.contains("slots are divided; CPUs are not"));
     assert!(svg.contains("reporting_starves_checkout -- --reports scan<"));
     assert!(!svg.contains("NaN"));
 }

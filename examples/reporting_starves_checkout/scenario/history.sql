@@ -14,4 +14,4 @@ CREATE TABLE history (
 INSERT INTO history
 SELECT id, id * 7919 % 50021, id * 104729 % 10000 + 1, 1 + id % 5, 100 + id % 900,
     timestamptz '2026-01-01 00:00:00+00' + id * interval '10 seconds'
-FROM generate_series(1, 1000000) AS id;
+FROM generate_series(1, 1000000::bigint) AS id;

@@ -12,11 +12,14 @@ use super::verdict::{Finding, judge};
 use super::words::{grouped, millis};
 
 /// A sentence for the picture, which has room for one.
-pub(crate) const SHARED: &str = "slots are divided; CPU and I/O are not";
+pub(crate) const SHARED: &str = "slots are divided; CPUs are not";
 
 const ASLEEP: &str = "\
 These reports sleep: what partitions of one server share beside its connections (CPU, I/O, locks) is not in these
 figures. `--reports scan` measures it.";
+
+const IN_MEMORY: &str = "\
+I/O, locks  not in these figures: what the reports scan stays in memory, and they lock nothing that checkout needs";
 
 /// The lines below the table.
 pub(crate) fn lines(experiment: &Experiment) -> Vec<String> {
@@ -30,14 +33,15 @@ pub(crate) fn lines(experiment: &Experiment) -> Vec<String> {
     ];
     match experiment.variant.reports {
         Reports::Sleep => lines.push(format!(
-            "CPU, I/O    not measured: these reports sleep; {}",
+            "CPU, I/O    not in these figures: these reports sleep; {}",
             p99s(partitioned).unwrap_or_default()
         )),
         Reports::Scan => {
             lines.push(format!(
-                "CPU, I/O    {}",
+                "CPU         {}",
                 processors(experiment, partitioned)
             ));
+            lines.push(IN_MEMORY.to_owned());
             lines.push(format!("reports     {}", read(experiment)));
         }
     }
@@ -54,8 +58,8 @@ fn slots(experiment: &Experiment, figures: &LayoutFigures) -> String {
     let most = |of: fn(&Watched) -> u32| incident.servers().map(of).max().unwrap_or(0);
     let looks: u32 = incident.servers().map(|watched| watched.looks).sum();
     format!(
-        "isolated: {} looks at the server found at most {} reports at work, {ANALYTICAL} may, and none in a slot of \
-         checkout's; {} of {REPORTS} reports were refused at once",
+        "isolated: in {} looks at most {} reports at work, {ANALYTICAL} may, and none in a slot of checkout's; {} of \
+         {REPORTS} refused at once",
         grouped(looks),
         most(|watched| watched.peak_reports),
         incident.reports.rejected,
@@ -119,17 +123,20 @@ fn standby(experiment: &Experiment, figures: &LayoutFigures) -> Vec<String> {
     };
     let behind = |phase| figures.phase(phase).standby.as_ref()?.behind;
     let shown = |behind: Option<Duration>| behind.map_or("an unknown time".to_owned(), millis);
-    let mut lines = vec![format!(
-        "standby     reports ran on it and nowhere else; in the incident it was up to {} behind, before it up to {}",
-        shown(behind(Phase::Incident)),
-        shown(behind(Phase::Before))
-    )];
+    let mut lines = vec![
+        format!(
+            "standby     reports ran on it and nowhere else: Postgres {} from {}",
+            server.version, server.source
+        ),
+        format!(
+            "            it was up to {} behind in the incident, and up to {} before: replay waits for reports",
+            shown(behind(Phase::Incident)),
+            shown(behind(Phase::Before))
+        ),
+    ];
     if experiment.processors.is_some() {
-        lines.push(format!(
-            "            {} it is on this machine: the latencies show what it costs there, not what a standby on a \
-             machine of its own would",
-            server.source
-        ));
+        let here = "            it is on this machine: the latencies show what that costs, not what a standby elsewhere would";
+        lines.push(here.to_owned());
     }
     lines
 }
