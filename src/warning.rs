@@ -24,7 +24,8 @@ use crate::config::{Limit, WarningCode};
 #[non_exhaustive]
 pub enum BootWarning {
     /// Partitions share a server, whose CPU, I/O and locks they do not divide. Given once, for all servers where it is
-    /// so; without a fleet check, servers are told apart by the hosts of their URLs.
+    /// so; without a fleet check, servers are told apart by the hosts of their URLs. What to do is in
+    /// `docs/isolation.md`.
     SharedServer {
         /// The servers.
         servers: Vec<String>,

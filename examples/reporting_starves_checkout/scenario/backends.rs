@@ -1,4 +1,5 @@
-//! How many connections the server has of us: asked of pg_stat_activity, over a connection that does not count.
+//! How many connections a server has of us, and which of them run reports: asked of pg_stat_activity, over a connection
+//! that does not count.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,10 +8,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
-use tokio_postgres::{Client, Error};
+use tokio_postgres::{Client, Error, Row};
 
 use super::ScenarioError;
-use super::shop::connect;
+use super::shop::{REPORT, connect};
 
 /// Fifty times a second.
 const EVERY: Duration = Duration::from_millis(20);
@@ -18,8 +19,14 @@ const EVERY: Duration = Duration::from_millis(20);
 const GONE: Duration = Duration::from_secs(5);
 
 /// A control connection is beside the budget.
-const COUNT: &str = "SELECT count(*) FROM pg_stat_activity \
-    WHERE starts_with(application_name, $1) AND application_name NOT LIKE '%/control'";
+const COUNT: &str = "SELECT count(*) FILTER (WHERE application_name NOT LIKE '%/control'),
+        count(*) FILTER (WHERE reports),
+        count(*) FILTER (WHERE reports AND application_name NOT LIKE '%/analytical'),
+        extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp())::float8
+    FROM (
+        SELECT application_name, state = 'active' AND starts_with(query, $2) AS reports
+        FROM pg_stat_activity WHERE starts_with(application_name, $1)
+    ) AS session";
 const LEFT: &str = "SELECT count(*) FROM pg_stat_activity WHERE starts_with(application_name, $1)";
 const END: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
     WHERE starts_with(application_name, $1)";
@@ -29,6 +36,13 @@ const END: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
 pub(super) struct Seen {
     pub(super) at: Instant,
     pub(super) backends: u32,
+    /// Those of them that ran a report,
+    pub(super) reports: u32,
+    /// and those that did so although they are not the analytical partition's.
+    pub(super) strays: u32,
+    /// How old the newest commit was that could be read there; of a standby. With 200 checkouts a second, that is how
+    /// far it is behind.
+    pub(super) behind: Option<Duration>,
 }
 
 /// Looks at the server until it is stopped.
@@ -89,11 +103,26 @@ async fn look(
             _ = &mut stopped => return Ok((client, seen)),
             _ = ticks.tick() => {}
         }
-        let count: i64 = client.query_one(&statement, &[&prefix]).await?.get(0);
-        let backends = u32::try_from(count).expect("bug: Postgres has at most 262,143 backends");
-        let at = Instant::now();
-        latest.store(backends, Ordering::Relaxed);
-        seen.push(Seen { at, backends });
+        let row = client.query_one(&statement, &[&prefix, &REPORT]).await?;
+        let now = seen_in(&row);
+        latest.store(now.backends, Ordering::Relaxed);
+        seen.push(now);
+    }
+}
+
+fn seen_in(row: &Row) -> Seen {
+    let count = |column| {
+        u32::try_from(row.get::<_, i64>(column))
+            .expect("bug: Postgres has at most 262,143 backends")
+    };
+    // The clocks of two servers may differ: then it is not behind by less than nothing.
+    let behind: Option<f64> = row.get(3);
+    Seen {
+        at: Instant::now(),
+        backends: count(0),
+        reports: count(1),
+        strays: count(2),
+        behind: behind.map(|seconds| Duration::from_secs_f64(seconds.max(0.0))),
     }
 }
 

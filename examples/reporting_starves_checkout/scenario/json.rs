@@ -5,12 +5,24 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::Experiment;
-use super::measure::{LayoutFigures, PhaseFigures};
+use super::measure::{LayoutFigures, PhaseFigures, Watched};
+use super::variant::Variant;
 
+/// What is of a variant only is left out of the usual one.
 #[derive(Serialize)]
 struct Whole<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    variant: Option<Asked<'a>>,
     postgres: Server<'a>,
     layouts: Vec<Layout>,
+}
+
+/// The processors are `null` where the server is on another machine, or may be.
+#[derive(Serialize)]
+struct Asked<'a> {
+    reports: &'static str,
+    standby: Option<Server<'a>>,
+    processors: Option<usize>,
 }
 
 #[derive(Serialize)]
@@ -32,6 +44,24 @@ struct Phase {
     checkout: Checkout,
     reports: Reports,
     peak_backends: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    variant: Option<More>,
+}
+
+#[derive(Serialize)]
+struct More {
+    rows_read: u64,
+    peak_reports: u32,
+    looks: u32,
+    standby: Option<Standby>,
+}
+
+#[derive(Serialize)]
+struct Standby {
+    peak_backends: u32,
+    peak_reports: u32,
+    looks: u32,
+    behind_ms: Option<f64>,
 }
 
 /// The latencies are `null` if nothing was answered and nobody left late.
@@ -57,25 +87,38 @@ struct Reports {
 
 /// The experiment as one JSON object.
 pub(crate) fn json(experiment: &Experiment) -> String {
+    let variant = experiment.variant;
+    let asked = || Asked {
+        reports: variant.reports.as_str(),
+        standby: experiment.standby.as_ref().map(server),
+        processors: experiment.processors,
+    };
+    let layouts = experiment.layouts.iter();
     let whole = Whole {
-        postgres: Server {
-            version: &experiment.server.version,
-            source: &experiment.server.source,
-            max_connections: experiment.server.max_connections,
-        },
-        layouts: experiment.layouts.iter().map(layout).collect(),
+        variant: (!variant.is_usual()).then(asked),
+        postgres: server(&experiment.server),
+        layouts: layouts.map(|figures| layout(figures, variant)).collect(),
     };
     serde_json::to_string_pretty(&whole).expect("bug: numbers and texts are JSON")
 }
 
-fn layout(figures: &LayoutFigures) -> Layout {
-    Layout {
-        layout: figures.layout.as_str(),
-        phases: figures.phases.iter().map(phase).collect(),
+fn server(server: &super::Server) -> Server<'_> {
+    Server {
+        version: &server.version,
+        source: &server.source,
+        max_connections: server.max_connections,
     }
 }
 
-fn phase(figures: &PhaseFigures) -> Phase {
+fn layout(figures: &LayoutFigures, variant: Variant) -> Layout {
+    let phases = figures.phases.iter();
+    Layout {
+        layout: figures.layout.as_str(),
+        phases: phases.map(|figures| phase(figures, variant)).collect(),
+    }
+}
+
+fn phase(figures: &PhaseFigures, variant: Variant) -> Phase {
     let (checkout, reports) = (&figures.checkout, &figures.reports);
     let latency = figures.latency;
     Phase {
@@ -96,7 +139,23 @@ fn phase(figures: &PhaseFigures) -> Phase {
             rejected: reports.rejected,
             failed: reports.failed,
         },
-        peak_backends: figures.peak_backends,
+        peak_backends: figures.primary.peak,
+        variant: (!variant.is_usual()).then(|| more(figures)),
+    }
+}
+
+fn more(figures: &PhaseFigures) -> More {
+    let standby = |watched: &Watched| Standby {
+        peak_backends: watched.peak,
+        peak_reports: watched.peak_reports,
+        looks: watched.looks,
+        behind_ms: watched.behind.map(millis),
+    };
+    More {
+        rows_read: figures.rows,
+        peak_reports: figures.primary.peak_reports,
+        looks: figures.primary.looks,
+        standby: figures.standby.as_ref().map(standby),
     }
 }
 

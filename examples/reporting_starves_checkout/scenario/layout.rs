@@ -12,6 +12,7 @@ use super::calls::{Outcome, failed, of_acquire, of_call, of_run};
 use super::plain::Plain;
 use super::plan::{ANALYTICAL, SHARED, TRANSACTIONAL};
 use super::shop::Customer;
+use super::variant::Reports;
 
 /// How long a pool may take to close once its last call has ended.
 const CLOSE: Duration = Duration::from_secs(5);
@@ -33,7 +34,7 @@ impl Kind {
         }
     }
 
-    /// The most server connections that it may have, beside a control connection.
+    /// The most server connections that it may have, beside control connections, wherever they lead.
     pub(crate) const fn budget(self) -> u32 {
         match self {
             Self::Shared => SHARED,
@@ -60,11 +61,20 @@ pub(super) enum Layout<D: Driven> {
 }
 
 impl<D: Driven> Layout<D> {
-    /// Starts it. Its sessions have an `application_name` that begins with `service` and a slash.
-    pub(super) async fn start(kind: Kind, url: &str, service: &str) -> Result<Self, ScenarioError> {
+    /// Starts it, the analytical partition on the standby if there is one. Its sessions have an `application_name`
+    /// that begins with `service` and a slash.
+    pub(super) async fn start(
+        kind: Kind,
+        url: &str,
+        standby: Option<&str>,
+        service: &str,
+    ) -> Result<Self, ScenarioError> {
         match kind {
             Kind::Shared => one_pool(url, service).map(Self::Shared),
-            Kind::Partitioned => Ok(Self::Partitioned(partitions(url, service).await?)),
+            Kind::Partitioned => {
+                let partitions = partitions(url, standby, service).await?;
+                Ok(Self::Partitioned(partitions))
+            }
         }
     }
 
@@ -87,19 +97,17 @@ impl<D: Driven> Layout<D> {
         }
     }
 
-    /// One report of a caller that has patience: it waits for as long as the pool lets it.
-    pub(super) async fn report(&self, lasts: Duration) -> Outcome {
+    /// One report of a caller that has patience: it waits for as long as the pool lets it. Returns how many rows it
+    /// has read.
+    pub(super) async fn report(&self, kind: Reports, lasts: Duration) -> Result<u64, Outcome> {
         let answer = match self {
-            Self::Shared(pool) => match pool.get().await {
-                Ok(mut client) => client.report(lasts).await,
-                Err(outcome) => return outcome,
-            },
-            Self::Partitioned(pool) => match pool.analytical().acquire().await {
-                Ok(mut client) => client.report(lasts).await,
-                Err(error) => return of_acquire(error),
-            },
+            Self::Shared(pool) => pool.get().await?.report(kind, lasts).await,
+            Self::Partitioned(pool) => {
+                let client = pool.analytical().acquire().await;
+                client.map_err(of_acquire)?.report(kind, lasts).await
+            }
         };
-        of_call(answer.map_err(failed))
+        answer.map_err(failed)
     }
 
     /// Closes it. What a plain pool has left running on the server is for the caller to end.
@@ -131,11 +139,16 @@ fn one_pool<P: Plain>(url: &str, service: &str) -> Result<P, ScenarioError> {
 /// them where each replica has a control connection as well.
 async fn partitions<D: Driver>(
     url: &str,
+    standby: Option<&str>,
     service: &str,
 ) -> Result<PartitionedPool<D>, ScenarioError> {
     let fleet = FleetConfig::new(2, 1).reserve(4);
+    let mut reports = PartitionConfig::analytical(ANALYTICAL);
+    if let Some(standby) = standby {
+        reports = reports.url(standby);
+    }
     let config = PoolConfig::new(service, url, fleet)
         .transactional(PartitionConfig::transactional(TRANSACTIONAL))
-        .analytical(PartitionConfig::analytical(ANALYTICAL));
+        .analytical(reports);
     Ok(PartitionedPool::connect(config).await?)
 }

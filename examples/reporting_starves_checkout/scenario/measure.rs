@@ -42,12 +42,50 @@ pub(crate) struct PhaseFigures {
     pub(crate) reports: Tally,
     /// Until the last report that was rejected knew it.
     pub(crate) slowest_rejection: Option<Duration>,
-    /// The most server connections that pg_stat_activity showed.
-    pub(crate) peak_backends: u32,
+    /// What the reports have read, together.
+    pub(crate) rows: u64,
+    pub(crate) primary: Watched,
+    /// The server of the analytical partition, if it has one of its own.
+    pub(crate) standby: Option<Watched>,
+}
+
+/// What pg_stat_activity of a server showed in a phase, over a connection that has nothing to do with the layout.
+#[derive(Clone, Debug)]
+pub(crate) struct Watched {
+    /// The most connections of the layout.
+    pub(crate) peak: u32,
+    /// The most of them that ran a report,
+    pub(crate) peak_reports: u32,
+    /// and that did so although they are not the analytical partition's.
+    pub(crate) peak_strays: u32,
+    /// The furthest that a standby was behind.
+    pub(crate) behind: Option<Duration>,
     /// How often it was looked at.
     pub(crate) looks: u32,
-    /// The longest time between two looks, over a connection that has nothing to do with the layout.
+    /// The longest time between two looks.
     pub(crate) longest_gap: Duration,
+}
+
+impl PhaseFigures {
+    /// The servers, the primary first.
+    pub(crate) fn servers(&self) -> impl Iterator<Item = &Watched> {
+        std::iter::once(&self.primary).chain(&self.standby)
+    }
+}
+
+impl Watched {
+    fn of(seen: &[Seen], lasts: Duration) -> Self {
+        let most = |of: fn(&Seen) -> u32| seen.iter().map(of).max().unwrap_or(0);
+        let gaps = seen.windows(2).map(|pair| pair[1].at - pair[0].at);
+        Self {
+            peak: most(|seen| seen.backends),
+            peak_reports: most(|seen| seen.reports),
+            peak_strays: most(|seen| seen.strays),
+            behind: seen.iter().filter_map(|seen| seen.behind).max(),
+            looks: u32::try_from(seen.len()).expect("bug: fifty a second"),
+            longest_gap: gaps.max().unwrap_or(lasts),
+        }
+    }
 }
 
 /// What a layout came to.
@@ -64,7 +102,10 @@ pub(super) struct Observed {
     pub(super) start: Instant,
     pub(super) checkouts: Vec<Checkout>,
     pub(super) reports: Vec<Report>,
+    /// At the primary,
     pub(super) seen: Vec<Seen>,
+    /// and at the standby, if the layout uses one.
+    pub(super) seen_at_standby: Option<Vec<Seen>>,
 }
 
 impl LayoutFigures {
@@ -91,24 +132,23 @@ impl Observed {
             Phase::Incident => self.reports.as_slice(),
             Phase::Before | Phase::After => &[],
         };
-        let seen = self.seen_in(phase, plan);
-        let gaps = seen.windows(2).map(|pair| pair[1].at - pair[0].at);
+        let watched = |seen| Watched::of(&self.of_phase(seen, phase, plan), plan.lasts(phase));
         PhaseFigures {
             phase,
             checkout: Tally::of(checkouts.iter().map(|c| &c.outcome)),
             latency: Latency::of(&checkouts),
             reports: Tally::of(reports.iter().map(|r| &r.outcome)),
             slowest_rejection: slowest_rejection(reports),
-            peak_backends: seen.iter().map(|seen| seen.backends).max().unwrap_or(0),
-            looks: u32::try_from(seen.len()).expect("bug: fifty a second"),
-            longest_gap: gaps.max().unwrap_or(plan.lasts(phase)),
+            rows: reports.iter().map(|r| r.rows).sum(),
+            primary: watched(&self.seen),
+            standby: self.seen_at_standby.as_ref().map(|seen| watched(seen)),
         }
     }
 
-    fn seen_in(&self, phase: Phase, plan: &Plan) -> Vec<Seen> {
+    fn of_phase(&self, seen: &[Seen], phase: Phase, plan: &Plan) -> Vec<Seen> {
         let at = |seen: &Seen| seen.at.checked_duration_since(self.start);
         let in_phase = |seen: &&Seen| at(seen).is_some_and(|at| plan.phase_at(at) == phase);
-        self.seen.iter().filter(in_phase).copied().collect()
+        seen.iter().filter(in_phase).copied().collect()
     }
 }
 

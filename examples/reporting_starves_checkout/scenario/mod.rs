@@ -13,9 +13,11 @@ mod plain;
 pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod report;
+mod scope;
 mod shop;
 #[path = "../../../src/bin/partitioned-pool/svg.rs"]
 mod svg;
+pub(crate) mod variant;
 pub(crate) mod verdict;
 #[path = "../../../src/bin/partitioned-pool/words.rs"]
 mod words;
@@ -28,7 +30,8 @@ use partitioned_pool::error::Failure;
 use partitioned_pool::{BootError, CloseReport};
 use tokio::time::Instant;
 
-use crate::postgres::{Postgres, Want};
+use crate::postgres::standby::NoStandby;
+use crate::postgres::{Postgres, Source, Want};
 
 use backends::Sampler;
 use calls::Said;
@@ -37,6 +40,7 @@ use measure::{LayoutFigures, Observed};
 use plan::{MAX_CONNECTIONS, Plan};
 use progress::Progress;
 use shop::Shop;
+use variant::{Reports, Variant};
 
 /// The time until the clock runs.
 const BREATH: Duration = Duration::from_millis(50);
@@ -50,6 +54,8 @@ pub(crate) enum ScenarioError {
         #[source]
         failure: Failure,
     },
+    #[error(transparent)]
+    Standby(#[from] NoStandby),
     #[error(transparent)]
     Boot(#[from] BootError),
     #[error("the partitioned pool does not close: {0}")]
@@ -67,7 +73,7 @@ impl ScenarioError {
     }
 }
 
-/// The server of a run, without secrets.
+/// A server of a run, without secrets.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
     pub(crate) version: String,
@@ -75,11 +81,26 @@ pub(crate) struct Server {
     pub(crate) max_connections: u32,
 }
 
+impl From<&Postgres> for Server {
+    fn from(server: &Postgres) -> Self {
+        Self {
+            version: server.version().to_owned(),
+            source: server.source().to_string(),
+            max_connections: server.max_connections(),
+        }
+    }
+}
+
 /// A run and its figures.
 #[derive(Clone, Debug)]
 pub(crate) struct Experiment {
+    pub(crate) variant: Variant,
     pub(crate) plan: Plan,
     pub(crate) server: Server,
+    /// The server of the analytical partition, if it has one of its own.
+    pub(crate) standby: Option<Server>,
+    /// The processors of this machine, if the callers, the server and the standby share them.
+    pub(crate) processors: Option<usize>,
     pub(crate) layouts: [LayoutFigures; 2],
 }
 
@@ -95,64 +116,115 @@ pub(crate) fn want() -> Want {
     Want::default().setting("max_connections", MAX_CONNECTIONS)
 }
 
+/// Where a layout runs.
+#[derive(Clone, Copy)]
+struct Site<'a> {
+    primary: &'a Postgres,
+    standby: Option<&'a Postgres>,
+}
+
 /// Runs both layouts over this driver, one after the other. `tell` hears of it about once a second.
 ///
 /// # Errors
 /// [`ScenarioError`] if it cannot be run to its end. What the figures show is for [`verdict::judge`].
 pub(crate) async fn run<D: Driven>(
     server: &Postgres,
+    variant: Variant,
     plan: &Plan,
     mut tell: impl FnMut(&Progress),
 ) -> Result<Experiment, ScenarioError> {
-    let shop = Shop::open(server.url()).await;
+    let shop = Shop::open(server.url(), variant.reports).await;
     let shop = shop.map_err(ScenarioError::postgres("make the shop's schema"))?;
-    let shared = run_layout::<D>(Kind::Shared, server, plan, &mut tell).await;
-    let both = match shared {
-        Ok(shared) => run_layout::<D>(Kind::Partitioned, server, plan, &mut tell)
-            .await
-            .map(|partitioned| [shared, partitioned]),
-        Err(error) => Err(error),
-    };
+    let ran = run_both::<D>(server, variant, plan, &mut tell).await;
     let removed = shop.remove().await;
-    let layouts = both?;
+    let experiment = ran?;
     removed.map_err(ScenarioError::postgres("remove the shop's schema"))?;
+    Ok(experiment)
+}
+
+async fn run_both<D: Driven>(
+    primary: &Postgres,
+    variant: Variant,
+    plan: &Plan,
+    mut tell: impl FnMut(&Progress),
+) -> Result<Experiment, ScenarioError> {
+    // Made now, it has the shop from the start.
+    let standby = match variant.standby {
+        true => Some(primary.standby(Want::default()).await?),
+        false => None,
+    };
+    let standby = standby.as_ref();
+    // One pool leads to one server.
+    let one = Site {
+        primary,
+        standby: None,
+    };
+    let two = Site { primary, standby };
     Ok(Experiment {
+        variant,
         plan: plan.clone(),
-        server: Server {
-            version: server.version().to_owned(),
-            source: server.source().to_string(),
-            max_connections: server.max_connections(),
-        },
-        layouts,
+        server: primary.into(),
+        standby: standby.map(Server::from),
+        processors: processors(primary),
+        layouts: [
+            run_layout::<D>(Kind::Shared, one, variant.reports, plan, &mut tell).await?,
+            run_layout::<D>(Kind::Partitioned, two, variant.reports, plan, &mut tell).await?,
+        ],
     })
+}
+
+/// How many this machine has, if the server runs on it as well.
+fn processors(server: &Postgres) -> Option<usize> {
+    let named = matches!(server.source(), Source::Url { .. });
+    let here = !named && server.host() == "127.0.0.1";
+    let processors = std::thread::available_parallelism().ok().map(usize::from);
+    processors.filter(|_| here)
 }
 
 async fn run_layout<D: Driven>(
     kind: Kind,
-    server: &Postgres,
+    site: Site<'_>,
+    work: Reports,
     plan: &Plan,
     mut tell: impl FnMut(&Progress),
 ) -> Result<LayoutFigures, ScenarioError> {
     let service = format!("shop-{}", std::process::id());
-    let sampler = Sampler::start(server.url(), format!("{service}/")).await;
-    let sampler = sampler.map_err(ScenarioError::postgres("look at the server's connections"))?;
-    let layout = Arc::new(Layout::<D>::start(kind, server.url(), &service).await?);
+    let primary = sampler(site.primary, &service).await?;
+    let standby = match site.standby {
+        Some(standby) => Some(sampler(standby, &service).await?),
+        None => None,
+    };
+    let standby_url = site.standby.map(Postgres::url);
+    let layout = Layout::<D>::start(kind, site.primary.url(), standby_url, &service).await?;
+    let layout = Arc::new(layout);
     workload::first_checkouts(&layout).await;
     let start = Instant::now() + BREATH + plan.warm_up;
-    let reports = tokio::spawn(workload::reports(Arc::clone(&layout), plan.clone(), start));
+    let reports = workload::reports(Arc::clone(&layout), work, plan.clone(), start);
+    let reports = tokio::spawn(reports);
     let checkouts = workload::checkouts(&layout, plan, start, |at, answered| {
-        tell(&Progress::new(kind, plan, at, answered, sampler.latest()));
+        let backends = primary.latest() + standby.as_ref().map_or(0, Sampler::latest);
+        tell(&Progress::new(kind, plan, at, answered, backends));
     })
     .await;
     let reports = reports.await.expect("bug: the reports panicked");
     let layout = Arc::into_inner(layout).expect("bug: every call has ended");
     layout.close().await?;
-    let seen = sampler.stop().await?;
+    let seen = primary.stop().await?;
+    let seen_at_standby = match standby {
+        Some(standby) => Some(standby.stop().await?),
+        None => None,
+    };
     let observed = Observed {
         start,
         checkouts,
         reports,
         seen,
+        seen_at_standby,
     };
     Ok(LayoutFigures::new(kind, plan, observed))
+}
+
+async fn sampler(server: &Postgres, service: &str) -> Result<Sampler, ScenarioError> {
+    let sampler = Sampler::start(server.url(), format!("{service}/")).await;
+    sampler.map_err(ScenarioError::postgres("look at the server's connections"))
 }

@@ -8,7 +8,9 @@ use super::calls::Outcome;
 use super::layout::Kind;
 use super::measure::LayoutFigures;
 use super::plan::{ANALYTICAL, CALL, DEADLINE, Phase, REPORTS, SHARED, TRANSACTIONAL};
-use super::svg::{BLUE, Canvas, FAINT, GRID, INK, PLAIN, SHADE, VERMILION, escape};
+use super::scope;
+use super::svg::{BLUE, Canvas, FAINT, GRID, INK, PLAIN, SHADE, Type, VERMILION, escape};
+use super::variant::{Reports, Variant};
 use super::words::{grouped, millis, percent};
 use super::workload::Checkout;
 
@@ -71,22 +73,34 @@ impl Picture<'_> {
     fn head(&mut self) {
         let shared = share(self.incident_of(Kind::Shared));
         let partitioned = share(self.incident_of(Kind::Partitioned));
+        let variant = self.experiment.variant;
+        let kind = match variant.reports {
+            Reports::Sleep => "slow",
+            Reports::Scan => "scanning",
+        };
         let title = format!(
-            "{REPORTS} slow reports: one shared pool loses {shared} of checkouts, partitions {partitioned}"
+            "{REPORTS} {kind} reports: one shared pool loses {shared} of checkouts, partitions {partitioned}"
         );
         let told = escape(&title);
         self.canvas.put(&format!(
             r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" aria-labelledby="title what" font-family="system-ui, 'Segoe UI', Helvetica, Arial, 'DejaVu Sans', sans-serif">
 <title id="title">{told}</title>
-<desc id="what">Checkout latency over time, on a logarithmic scale, of one shared pool and of two partitions, before, during and after {REPORTS} slow reports.</desc>
+<desc id="what">Checkout latency over time, on a logarithmic scale, of one shared pool and of two partitions, before, during and after {REPORTS} {kind} reports.</desc>
 <rect width="{WIDTH}" height="{HEIGHT}" fill="{}"/>"#,
             "#ffffff"
         ));
         self.canvas
             .text((24.0, 40.0), &title, PLAIN.size(21.0).bold());
-        let below = "Latency of checkout over time: 200 calls a second, each 40 ms in the database, on a real Postgres";
+        let on = match (variant.standby, self.experiment.processors) {
+            (true, Some(count)) => format!("a primary and a standby that share {count} CPUs"),
+            (true, None) => "a primary and a standby".to_owned(),
+            (false, _) => "a real Postgres".to_owned(),
+        };
+        let below = format!(
+            "Latency of checkout over time: 200 calls a second, each 40 ms in the database, on {on}"
+        );
         self.canvas
-            .text((24.0, 64.0), below, PLAIN.size(14.0).colour(FAINT));
+            .text((24.0, 64.0), &below, PLAIN.size(14.0).colour(FAINT));
     }
 
     fn incident(&mut self) {
@@ -102,7 +116,10 @@ impl Picture<'_> {
         let middle = f64::midpoint(left, right);
         self.canvas
             .text((middle, 108.0), "incident", centred.bold());
-        let what = format!("{REPORTS} reports of {lasts:.0} s start at once");
+        let what = match self.experiment.variant.reports {
+            Reports::Sleep => format!("{REPORTS} reports of {lasts:.0} s start at once"),
+            Reports::Scan => format!("{REPORTS} reports that scan for {lasts:.0} s start at once"),
+        };
         self.canvas.text((middle, 126.0), &what, centred);
         let faint = centred.colour(FAINT);
         self.canvas
@@ -255,16 +272,50 @@ impl Picture<'_> {
         self.canvas
             .text((middle, 246.0), text, more.colour(VERMILION));
 
-        let text = format!("partitions of {TRANSACTIONAL} and {ANALYTICAL}");
-        self.canvas.text((middle, 332.0), &text, head.colour(BLUE));
+        self.label_partitions(middle, head.colour(BLUE), more.colour(BLUE));
+    }
+
+    fn label_partitions(&mut self, middle: f64, head: Type, more: Type) {
+        let Variant { reports, standby } = self.experiment.variant;
+        let (head, more) = match reports {
+            Reports::Sleep => (head, more),
+            // The band may be anywhere.
+            Reports::Scan => (head.halo(), more.halo()),
+        };
+        let on = if standby {
+            ", reports on a standby"
+        } else {
+            ""
+        };
+        let mut lines = vec![format!(
+            "partitions of {TRANSACTIONAL} and {ANALYTICAL}{on}"
+        )];
         let (lost, started) = self.incident_of(Kind::Partitioned);
-        let text = match lost {
+        lines.push(match lost {
             0 => format!("all {} checkouts answered", grouped(started)),
             lost => format!("{} of {} checkouts lost", grouped(lost), grouped(started)),
-        };
-        self.canvas.text((middle, 352.0), &text, more.colour(BLUE));
-        if let Some(text) = self.p99s() {
-            self.canvas.text((middle, 370.0), &text, more.colour(BLUE));
+        });
+        lines.extend(self.p99s());
+        if reports == Reports::Scan {
+            lines.push(scope::SHARED.to_owned());
+        }
+        let top = self.free_above_or_below();
+        for (line, (text, below)) in lines.iter().zip([0.0, 20.0, 38.0, 56.0]).enumerate() {
+            let look = if line == 0 { head } else { more };
+            self.canvas.text((middle, top + below), text, look);
+        }
+    }
+
+    /// Where four lines do not lie upon the line of medians.
+    fn free_above_or_below(&self) -> f64 {
+        let incident = self
+            .experiment
+            .layout(Kind::Partitioned)
+            .phase(Phase::Incident);
+        let median = incident.latency.map(|latency| y(latency.p50.as_secs_f64()));
+        match median {
+            Some(median) if median < 395.0 => 410.0,
+            _ => 332.0,
         }
     }
 
@@ -302,8 +353,10 @@ impl Picture<'_> {
         );
         self.canvas.text((24.0, BOTTOM + 48.0), &text, small);
         let server = &self.experiment.server;
+        let variant = self.experiment.variant;
+        let arguments = if variant.is_usual() { "" } else { " -- " };
         let text = format!(
-            "Postgres {}, max_connections {}. Measured by: cargo run --release --example reporting_starves_checkout",
+            "Postgres {}, max_connections {}. Measured by: cargo run --release --example reporting_starves_checkout{arguments}{variant}",
             server.version, server.max_connections
         );
         self.canvas.text((24.0, BOTTOM + 66.0), &text, small);

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use super::Experiment;
 use super::measure::{LayoutFigures, PhaseFigures};
+use super::scope;
+use super::variant::Reports;
 use super::verdict::tolerance;
 use super::words::{millis, percent};
 
@@ -16,7 +18,7 @@ late      no answer by then: the caller has left
 rejected  refused by the pool before the database was asked
 failed    the database, or the way to it, said no
 p50..max  from the planned arrival to the answer, or to the caller's leaving; of what was ok or late
-server    most connections of the layout in pg_stat_activity, looked at every 20 ms
+server    most connections of the layout in pg_stat_activity, looked at every 20 ms; primary+standby where there are two
 A checkout counts for the phase in which it was planned to arrive. Before `before` there is a warm-up that does not count.";
 
 /// The table with its definitions.
@@ -52,12 +54,32 @@ impl fmt::Display for Table<'_> {
                 row(f, layout, figures)?;
             }
         }
-        let tolerance = tolerance(&self.0.plan);
-        write!(
-            f,
-            "\n{DEFINITIONS}\nAllowed for the p99 in the incident: {tolerance}."
-        )
+        write!(f, "\n{DEFINITIONS}\n{}\n", self.judged())?;
+        for line in scope::lines(self.0) {
+            write!(f, "\n{line}")?;
+        }
+        Ok(())
     }
+}
+
+impl Table<'_> {
+    fn judged(&self) -> String {
+        match self.0.variant.reports {
+            Reports::Sleep => {
+                let tolerance = tolerance(&self.0.plan);
+                format!("Allowed for the p99 in the incident: {tolerance}.")
+            }
+            Reports::Scan => {
+                "Judged are slots and connections; latencies and losses are said.".to_owned()
+            }
+        }
+    }
+}
+
+/// Of the primary, and of the standby.
+fn peaks(figures: &PhaseFigures) -> String {
+    let peaks: Vec<_> = figures.servers().map(|w| w.peak.to_string()).collect();
+    peaks.join("+")
 }
 
 fn row(f: &mut fmt::Formatter<'_>, layout: &LayoutFigures, figures: &PhaseFigures) -> fmt::Result {
@@ -81,6 +103,6 @@ fn row(f: &mut fmt::Formatter<'_>, layout: &LayoutFigures, figures: &PhaseFigure
         reports.ok,
         reports.rejected,
         reports.failed,
-        figures.peak_backends
+        peaks(figures)
     )
 }

@@ -9,8 +9,12 @@ use tokio_postgres::{Client, Error, NoTls};
 use super::calls::Said;
 use super::plain::Plain;
 use super::plan::CALL;
+use super::variant::Reports;
 
 const SCHEMA: &str = include_str!("shop.sql");
+const HISTORY: &str = include_str!("history.sql");
+/// So that no report has to do what is left over from the making of its table.
+const SETTLE: &str = "VACUUM (ANALYZE) reporting_starves_checkout.history";
 const ITEMS: u32 = 10_000;
 
 const TAKE: &str = "UPDATE reporting_starves_checkout.item SET stock = stock - $2 \
@@ -23,7 +27,25 @@ const PLACE: &str = "WITH placed AS (
 /// What is left of the call's time, which began with the transaction. A negative sleep is none.
 const TAKE_TIME: &str =
     "SELECT pg_sleep($1 - extract(epoch FROM clock_timestamp() - transaction_timestamp())::float8)";
-const REPORT: &str = "SELECT count(*), pg_sleep($1) FROM reporting_starves_checkout.order_line";
+
+/// How the statement of a report begins, by which it is known in pg_stat_activity.
+pub(super) const REPORT: &str = "/* report */";
+const SLEEP: &str = "/* report */ \
+    SELECT count(*), pg_sleep($1) FROM reporting_starves_checkout.order_line";
+/// The table in a hundred parts, one after the other, until the time is over. A part takes milliseconds, so that a
+/// report ends soon after its time also where fifty of them share two processors; and it lasts as long on every machine.
+const SCAN: &str = "/* report */ \
+    WITH RECURSIVE part(number) AS (
+        SELECT 0
+        UNION ALL
+        SELECT number + 1 FROM part WHERE clock_timestamp() < statement_timestamp() + make_interval(secs => $1)
+    )
+    SELECT sum(sales)::bigint, sum(cents), max(customers)
+    FROM part CROSS JOIN LATERAL (
+        SELECT count(*) AS sales, sum(quantity * cents) AS cents, count(DISTINCT customer) AS customers
+        FROM reporting_starves_checkout.history
+        WHERE id > number % 100 * 10000 AND id <= (number % 100 + 1) * 10000
+    ) AS total";
 
 /// A connection of its own, and the schema.
 pub(super) struct Shop {
@@ -31,10 +53,14 @@ pub(super) struct Shop {
 }
 
 impl Shop {
-    /// Makes the schema.
-    pub(super) async fn open(url: &str) -> Result<Self, Error> {
+    /// Makes the schema, with what these reports need.
+    pub(super) async fn open(url: &str, reports: Reports) -> Result<Self, Error> {
         let owner = connect(url).await?;
         owner.batch_execute(SCHEMA).await?;
+        if reports == Reports::Scan {
+            owner.batch_execute(HISTORY).await?;
+            owner.batch_execute(SETTLE).await?;
+        }
         Ok(Self { owner })
     }
 
@@ -63,14 +89,28 @@ pub(crate) trait Customer: Sized {
     /// to its commit the database is busy with it for [`CALL`].
     fn checkout(&mut self, number: u32) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// One report, which takes its time asleep: what checkout feels then is that connections are shared, and not
-    /// that the database's processors and disks are.
-    fn report(&mut self, lasts: Duration) -> impl Future<Output = Result<(), Self::Error>> + Send;
+    /// One report; returns how many rows it has read.
+    fn report(
+        &mut self,
+        kind: Reports,
+        lasts: Duration,
+    ) -> impl Future<Output = Result<u64, Self::Error>> + Send;
 }
 
 /// The item that a checkout takes, and how many of it.
 fn wanted(number: u32) -> (i64, i64) {
     (i64::from(number % ITEMS) + 1, 1)
+}
+
+fn sql(kind: Reports) -> &'static str {
+    match kind {
+        Reports::Sleep => SLEEP,
+        Reports::Scan => SCAN,
+    }
+}
+
+fn rows(count: i64) -> u64 {
+    u64::try_from(count).expect("bug: a count is not below 0")
 }
 
 impl Customer for ClientWrapper {
@@ -97,9 +137,9 @@ impl Customer for ClientWrapper {
         transaction.commit().await
     }
 
-    async fn report(&mut self, lasts: Duration) -> Result<(), Error> {
-        self.query(REPORT, &[&lasts.as_secs_f64()]).await?;
-        Ok(())
+    async fn report(&mut self, kind: Reports, lasts: Duration) -> Result<u64, Error> {
+        let report = self.query_one(sql(kind), &[&lasts.as_secs_f64()]).await?;
+        Ok(rows(report.get(0)))
     }
 }
 
@@ -120,8 +160,8 @@ impl Customer for PgConnection {
         transaction.commit().await
     }
 
-    async fn report(&mut self, lasts: Duration) -> Result<(), sqlx::Error> {
-        let report = sqlx::query(REPORT).bind(lasts.as_secs_f64());
-        report.execute(self).await.map(drop)
+    async fn report(&mut self, kind: Reports, lasts: Duration) -> Result<u64, sqlx::Error> {
+        let report = sqlx::query_scalar(sql(kind)).bind(lasts.as_secs_f64());
+        report.fetch_one(self).await.map(rows)
     }
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::calls::Outcome;
+use super::calls::{Outcome, of_call};
 use super::layout::{Driven, Layout};
 use super::plan::{DEADLINE, Plan, RATE, REPORTS};
+use super::variant::Reports;
 
 /// One checkout.
 #[derive(Clone, Debug)]
@@ -26,6 +27,8 @@ pub(crate) struct Report {
     /// From its call to its answer.
     pub(crate) latency: Duration,
     pub(crate) outcome: Outcome,
+    /// What it has read of the database.
+    pub(crate) rows: u64,
 }
 
 /// As many as are under way in steady use, twice.
@@ -33,8 +36,14 @@ const FIRST: u32 = 16;
 /// Longer than a busy machine needs to open so many connections.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// On a busy machine a report may have had to wait for its connection.
-const GRACE: Duration = Duration::from_secs(2);
+/// On a busy machine a report may have had to wait for its connection; the more so if the other reports are what it is
+/// busy with.
+const fn grace(kind: Reports) -> Duration {
+    match kind {
+        Reports::Sleep => Duration::from_secs(2),
+        Reports::Scan => Duration::from_secs(30),
+    }
+}
 
 /// Has connections opened and statements prepared, before the clock runs: a pool that starts under full load
 /// on a busy machine has a trouble of its own, which is not the one that is measured here.
@@ -109,24 +118,38 @@ fn counting<T>(ended: Result<Option<T>, JoinError>) -> Option<T> {
 /// Starts every report at the incident. One that has no answer soon after the run's end is given up.
 pub(super) async fn reports<D: Driven>(
     layout: Arc<Layout<D>>,
+    kind: Reports,
     plan: Plan,
     start: Instant,
 ) -> Vec<Report> {
     sleep_until(start + plan.before).await;
-    let end = start + plan.total() + GRACE;
+    let end = start + plan.total() + grace(kind);
     let mut under_way = JoinSet::new();
     for _ in 0..REPORTS {
-        under_way.spawn(report(Arc::clone(&layout), plan.incident, end));
+        let layout = Arc::clone(&layout);
+        let lasts = plan.incident;
+        under_way.spawn(async move { report(&layout, kind, lasts, end).await });
     }
     under_way.join_all().await
 }
 
-async fn report<D: Driven>(layout: Arc<Layout<D>>, lasts: Duration, end: Instant) -> Report {
+async fn report<D: Driven>(
+    layout: &Layout<D>,
+    kind: Reports,
+    lasts: Duration,
+    end: Instant,
+) -> Report {
     let called = Instant::now();
-    let answer = timeout_at(end, layout.report(lasts)).await;
+    let answer = timeout_at(end, layout.report(kind, lasts)).await;
+    let given_up = |_| {
+        Err(Outcome::Failed(
+            "not done soon after the end of the run".into(),
+        ))
+    };
+    let answer = answer.unwrap_or_else(given_up);
     Report {
-        outcome: answer
-            .unwrap_or_else(|_| Outcome::Failed("not done soon after the end of the run".into())),
+        rows: answer.as_ref().copied().unwrap_or(0),
+        outcome: of_call(answer.map(drop)),
         latency: called.elapsed(),
     }
 }

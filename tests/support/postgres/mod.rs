@@ -25,7 +25,7 @@ pub(crate) mod local;
 mod named;
 mod probe;
 mod source;
-mod standby;
+pub(crate) mod standby;
 
 use std::fmt;
 
