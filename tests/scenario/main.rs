@@ -45,6 +45,7 @@ fn may_be_the_machine(findings: &[Finding]) -> bool {
 }
 
 async fn run_once<D: Driven>(server: &Postgres, variant: Variant) -> (Experiment, Vec<Finding>) {
+    println!("{} {variant}", server.describe());
     let tell = |progress: &_| println!("{progress}");
     let experiment = run::run::<D>(server, variant, &Plan::QUICK, tell);
     let experiment = experiment.await.unwrap();
@@ -54,26 +55,20 @@ async fn run_once<D: Driven>(server: &Postgres, variant: Variant) -> (Experiment
     (experiment, findings)
 }
 
-/// One in which all was well.
-async fn well<D: Driven>(server: &Postgres, variant: Variant) -> Experiment {
-    println!("{} {variant}", server.describe());
-    let (mut experiment, mut findings) = run_once::<D>(server, variant).await;
-    for _ in 1..RUNS {
-        if may_be_the_machine(&findings) {
-            (experiment, findings) = run_once::<D>(server, variant).await;
-        }
-    }
-    assert_eq!(findings, []);
-    experiment
-}
-
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reports_starve_checkout_in_one_pool_and_not_in_partitions() {
     let _alone = ALONE.lock().await;
     let server = postgres::start(run::want()).await.unwrap();
-    let experiment = well::<TokioPostgres>(&server, Variant::default()).await;
+    let usual = async || run_once::<TokioPostgres>(&server, Variant::default()).await;
+    let (mut experiment, mut findings) = usual().await;
+    for _ in 1..RUNS {
+        if may_be_the_machine(&findings) {
+            (experiment, findings) = usual().await;
+        }
+    }
+    assert_eq!(findings, []);
     the_json_says_what_was_measured(&experiment);
     the_picture_is_whole(&experiment);
     the_verdict_sees_when_isolation_fails(&experiment);
@@ -163,7 +158,7 @@ const SCAN: Variant = Variant {
     standby: false,
 };
 
-/// On every machine: nothing is repeated here, and nothing rests on how fast anything was.
+/// On every machine: of reports that scan nothing is repeated, and nothing rests on how fast anything was.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reports_that_scan_may_slow_checkout_down_and_never_have_its_slots() {
     let _alone = ALONE.lock().await;
@@ -287,9 +282,10 @@ async fn with_a_standby_no_report_comes_near_the_primary() {
     let Some(server) = ours(15).await else { return };
     let variant = Variant {
         standby: true,
-        ..Variant::default()
+        ..SCAN
     };
-    let experiment = well::<Another>(&server, variant).await;
+    let (experiment, findings) = run_once::<Another>(&server, variant).await;
+    assert_eq!(findings, []);
     let incident = experiment.layout(Kind::Partitioned).phase(Phase::Incident);
     let standby = incident.standby.as_ref().unwrap();
     assert_eq!(incident.primary.peak_reports, 0);
@@ -299,7 +295,7 @@ async fn with_a_standby_no_report_comes_near_the_primary() {
     let table = Table(&experiment).to_string();
     assert!(table.contains("standby     reports ran on it"), "{table}");
     let svg = picture::svg(&experiment);
-    assert!(svg.contains("partitions of 20 and 10, reports on a standby"));
+    assert!(svg.contains("reports on a standby"));
     let whole: Value = serde_json::from_str(&json::json(&experiment)).unwrap();
     assert!(whole["variant"]["standby"]["version"].is_string());
     let more = &whole["layouts"][1]["phases"][1]["variant"]["standby"];

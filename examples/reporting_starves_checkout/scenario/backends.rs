@@ -16,7 +16,7 @@ use super::shop::{REPORT, connect};
 /// Fifty times a second.
 const EVERY: Duration = Duration::from_millis(20);
 /// A session that is told to end has gone by then.
-const GONE: Duration = Duration::from_secs(5);
+const GONE: Duration = Duration::from_secs(30);
 
 /// A control connection is beside the budget.
 const COUNT: &str = "SELECT count(*) FILTER (WHERE application_name NOT LIKE '%/control'),

@@ -15,7 +15,7 @@ use super::shop::Customer;
 use super::variant::Reports;
 
 /// How long a pool may take to close once its last call has ended.
-const CLOSE: Duration = Duration::from_secs(5);
+const CLOSE: Duration = Duration::from_secs(30);
 
 /// Which layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

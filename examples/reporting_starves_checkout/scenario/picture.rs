@@ -282,14 +282,10 @@ impl Picture<'_> {
             // The band may be anywhere.
             Reports::Scan => (head.halo(), more.halo()),
         };
-        let on = if standby {
-            ", reports on a standby"
-        } else {
-            ""
-        };
-        let mut lines = vec![format!(
-            "partitions of {TRANSACTIONAL} and {ANALYTICAL}{on}"
-        )];
+        let mut lines = vec![format!("partitions of {TRANSACTIONAL} and {ANALYTICAL}")];
+        if standby {
+            lines.push("reports on a standby".to_owned());
+        }
         let (lost, started) = self.incident_of(Kind::Partitioned);
         lines.push(match lost {
             0 => format!("all {} checkouts answered", grouped(started)),
@@ -299,23 +295,24 @@ impl Picture<'_> {
         if reports == Reports::Scan {
             lines.push(scope::SHARED.to_owned());
         }
-        let top = self.free_above_or_below();
-        for (line, (text, below)) in lines.iter().zip([0.0, 20.0, 38.0, 56.0]).enumerate() {
+        let top = self.free_for_lines(reports);
+        for (line, (text, below)) in lines.iter().zip([0.0, 20.0, 38.0, 56.0, 74.0]).enumerate() {
             let look = if line == 0 { head } else { more };
             self.canvas.text((middle, top + below), text, look);
         }
     }
 
-    /// Where four lines do not lie upon the line of medians.
-    fn free_above_or_below(&self) -> f64 {
+    /// Where the lines of text do not lie upon that of medians.
+    fn free_for_lines(&self, reports: Reports) -> f64 {
         let incident = self
             .experiment
             .layout(Kind::Partitioned)
             .phase(Phase::Incident);
         let median = incident.latency.map(|latency| y(latency.p50.as_secs_f64()));
-        match median {
-            Some(median) if median < 395.0 => 410.0,
-            _ => 332.0,
+        match (reports, median) {
+            (_, Some(median)) if median < 370.0 => 392.0,
+            (Reports::Scan, _) => 276.0,
+            (Reports::Sleep, _) => 332.0,
         }
     }
 

@@ -122,7 +122,7 @@ fn standby(experiment: &Experiment, figures: &LayoutFigures) -> Vec<String> {
         return Vec::new();
     };
     let behind = |phase| figures.phase(phase).standby.as_ref()?.behind;
-    let shown = |behind: Option<Duration>| behind.map_or("an unknown time".to_owned(), millis);
+    let shown = |behind: Option<Duration>| behind.map_or("an unknown time".to_owned(), seconds);
     let mut lines = vec![
         format!(
             "standby     reports ran on it and nowhere else: Postgres {} from {}",
@@ -139,4 +139,12 @@ fn standby(experiment: &Experiment, figures: &LayoutFigures) -> Vec<String> {
         lines.push(here.to_owned());
     }
     lines
+}
+
+/// Seconds where milliseconds would be too many digits.
+fn seconds(duration: Duration) -> String {
+    match duration < Duration::from_secs(1) {
+        true => millis(duration),
+        false => format!("{:.1} s", duration.as_secs_f64()),
+    }
 }
