@@ -134,7 +134,8 @@ pub(super) fn parse(
     options: &Options,
 ) -> Result<PgConnectOptions, String> {
     let url = settings.url.expose();
-    let Some((_, rest)) = url.split_once("://") else {
+    // sqlx would take any scheme.
+    let Some(("postgres" | "postgresql", rest)) = url.split_once("://") else {
         return Err(
             "is no URL; with sqlx, write postgres://USER:PASSWORD@HOST:PORT/DATABASE".to_owned(),
         );
@@ -299,6 +300,7 @@ mod tests {
     fn what_cannot_be_used_is_refused_with_what_to_do() {
         for (url, told) in [
             ("host=db user=app", "with sqlx, write postgres://"),
+            ("mysql://app@db/shop", "with sqlx, write postgres://"),
             ("postgres://app@db:many/shop", "one host"),
             ("postgres://app@a:1,b:2/shop", "one host"),
             ("postgres://app@db/shop?connect_timeout=3", "known are"),
