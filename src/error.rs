@@ -247,10 +247,14 @@ impl StdError for Rejection {}
 
 /// What a driver, the network or the server reported.
 ///
-/// [`source`](StdError::source) is the driver's own error; downcast it for more.
+/// Of what the server answered it tells the message and the SQLSTATE. The rest (DETAIL, HINT, context) can hold values of
+/// a statement's parameters, which belong in no log: it is in the driver's own error, which
+/// [`driver_error`](Self::driver_error) gives. For the same reason, a failure that the server answered has no
+/// [`source`](StdError::source), since reports print that unasked; any other has the driver's own error.
 ///
 /// # Examples
 /// ```
+/// use std::error::Error;
 /// use partitioned_pool::error::Failure;
 ///
 /// let full = Failure::new(Some("53300".to_owned()), "sorry, too many clients already");
@@ -258,14 +262,22 @@ impl StdError for Rejection {}
 /// assert!(full.advice().is_some());
 /// let wrong = Failure::new(Some("28P01".to_owned()), "password authentication failed");
 /// assert!(wrong.is_refused_login() && !wrong.is_transient());
+///
+/// let detail = "Key (email)=(ann@example.com) already exists.";
+/// let failure = Failure::answered("23505", "duplicate key value", detail);
+/// assert_eq!(failure.to_string(), "duplicate key value (SQLSTATE 23505)");
+/// assert!(failure.source().is_none());
+/// assert_eq!(failure.driver_error().to_string(), detail);
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Failure(Box<Reported>);
 
 /// Boxed, since it is a part of every error.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Reported {
     sqlstate: Option<String>,
+    /// What may be told of the server's answer, if it is one.
+    said: Option<String>,
     known: Known,
     /// The part of opening a connection that has failed, if it was one of its own.
     phase: Option<Phase>,
@@ -283,17 +295,36 @@ enum Known {
 }
 
 impl Failure {
-    /// A failure with the server's SQLSTATE, if the server answered with one.
+    /// A failure with the server's SQLSTATE, if one is known. It is told by the text of `source` and of all that it
+    /// comes from; for an answer of the server, see [`answered`](Self::answered).
     pub fn new(
         sqlstate: Option<String>,
         source: impl Into<Box<dyn StdError + Send + Sync>>,
     ) -> Self {
         Self(Box::new(Reported {
             sqlstate,
+            said: None,
             known: Known::Nothing,
             phase: None,
             source: source.into().into(),
         }))
+    }
+
+    /// What the server answered: its SQLSTATE and its message. The driver's `error` is kept and not printed.
+    pub fn answered(
+        sqlstate: impl Into<String>,
+        message: impl Into<String>,
+        error: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Self {
+        let mut failure = Self::new(Some(sqlstate.into()), error);
+        failure.0.said = Some(message.into());
+        failure
+    }
+
+    /// The driver's own error; downcast it for more. What it prints, the server's DETAIL included, is the driver's affair.
+    #[must_use]
+    pub fn driver_error(&self) -> &(dyn StdError + Send + Sync + 'static) {
+        &*self.0.source
     }
 
     /// The failure of a connection that the other side ended without a word: it
@@ -387,7 +418,8 @@ impl Failure {
     }
 
     fn causes(&self) -> impl Iterator<Item = &(dyn StdError + 'static)> {
-        std::iter::successors(StdError::source(self), |error| StdError::source(*error))
+        let first: &(dyn StdError + 'static) = &*self.0.source;
+        std::iter::successors(Some(first), |error| StdError::source(*error))
     }
 
     /// What the owner can do about it, where that is known.
@@ -525,11 +557,12 @@ impl From<UndeclaredPooler> for Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0.source)?;
-        let mut inner = self.0.source.source();
-        while let Some(cause) = inner {
-            write!(f, ": {cause}")?;
-            inner = cause.source();
+        match &self.0.said {
+            Some(said) => f.write_str(said)?,
+            None => {
+                let texts: Vec<String> = self.causes().map(ToString::to_string).collect();
+                f.write_str(&texts.join(": "))?;
+            }
         }
         match self.sqlstate() {
             Some(code) => write!(f, " (SQLSTATE {code})"),
@@ -538,9 +571,21 @@ impl fmt::Display for Failure {
     }
 }
 
+/// By what it tells, since the driver's own error prints all that the server said.
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Failure");
+        shown.field("told", &self.to_string());
+        shown.field("phase", &self.phase()).finish()
+    }
+}
+
 impl StdError for Failure {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        Some(&*self.0.source)
+        match self.0.said {
+            Some(_) => None,
+            None => Some(&*self.0.source),
+        }
     }
 }
 
@@ -790,6 +835,26 @@ mod tests {
         };
         assert!(late.work().is_none());
         assert!(late.into_work().is_err());
+    }
+
+    #[test]
+    fn of_an_answer_nothing_is_printed_but_message_and_code() {
+        let failure = Failure::answered("23505", "duplicate key value", "Key (x)=(S3CRET)");
+        let error = AcquireError::Failed {
+            partition: "transactional".to_owned(),
+            phase: Phase::OnConnect,
+            failure: failure.in_phase(Phase::OnConnect),
+        };
+        let mut printed = format!("{error:?} {error:#?}");
+        let mut next: Option<&dyn StdError> = Some(&error);
+        while let Some(error) = next {
+            printed += &format!(" {error} {error:?}");
+            next = error.source();
+        }
+        assert!(!printed.contains("S3CRET"), "{printed}");
+        assert!(printed.contains("on_connect failed: duplicate key value (SQLSTATE 23505)"));
+        let told = error.failure().unwrap().driver_error().to_string();
+        assert!(told.contains("S3CRET"), "{told}");
     }
 
     #[test]

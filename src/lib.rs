@@ -72,6 +72,9 @@ pub mod fleet;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 pub mod observe;
+#[cfg(all(test, any(feature = "sqlx", feature = "tokio-postgres")))]
+#[path = "driver/parameters_page.rs"]
+mod parameters_page;
 pub mod plan;
 mod pool;
 pub mod session;

@@ -76,11 +76,15 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let done: Result<Findings, Missing> = match options.leavings {
-        Some(wanted) => over!(options.driver, leave(&options, wanted)),
-        None => over!(options.driver, sieges(&options)),
-    };
+    let done: Result<Findings, Missing> = over!(options.driver, run(&options));
     output::exit(done.unwrap_or_else(|missing| Err(missing.into())))
+}
+
+async fn run<D: Driven>(options: &Options) -> Findings {
+    match options.leavings {
+        Some(wanted) => leave::<D>(options, wanted).await,
+        None => sieges::<D>(options).await,
+    }
 }
 
 async fn leave<D: Driven>(options: &Options, wanted: u32) -> Findings {

@@ -5,6 +5,7 @@ mod limits;
 mod pooler;
 mod sessions;
 mod survey;
+mod table;
 mod warnings;
 
 use std::error::Error;
@@ -16,14 +17,16 @@ use std::time::Duration;
 
 use crate::config::{FleetCheck, PartitionSettings, PoolConfig, Settings};
 use crate::driver::{AskForPasswords, Driver, PasswordProvider};
+use crate::fleet::check::{Question, Sight};
 use crate::fleet::lease::Term;
-use crate::fleet::seats::{Keeper, NotTaken};
+use crate::fleet::seats::{Keeper, NotTaken, to_table};
 use crate::fleet::{FleetReport, Login, Warning};
 use crate::observe::Observer;
 use crate::pool::seat::Gate;
 use crate::pool::{OnConnect, PartitionedPool};
 
 use survey::{Purpose, Surveyed};
+use table::TableSeen;
 use warnings::{Seen, warnings};
 
 pub use error::{BootError, NotInForce};
@@ -199,7 +202,7 @@ impl<D: Driver> Builder<D> {
     ///
     /// It takes one connection for each different way in (server, role and database), on which the session limits
     /// of the first partition there are read back, and asks each server once: with its own setting of the session,
-    /// three round trips.
+    /// three round trips. One connection more, for the seats, if the server of their table is none of a partition's.
     ///
     /// # Errors
     /// As [`connect`](Self::connect), but a fleet that does not fit is a report and no error.
@@ -211,7 +214,12 @@ impl<D: Driver> Builder<D> {
         let on_connect = self.on_connect.as_ref();
         let pool =
             PartitionedPool::<D>::assemble(&settings, &self.options, None, on_connect, None)?;
-        let surveyed = Box::pin(pool.survey(&settings, &self.options, Purpose::Check)).await;
+        let surveyed = async {
+            let table = pool.see_table(&settings, &self.options).await?;
+            let purpose = Purpose::Check;
+            pool.survey(&settings, &self.options, purpose, table).await
+        };
+        let surveyed = Box::pin(surveyed).await;
         // Whoever is told of a server that hangs does not wait for it a second time.
         let patience = surveyed
             .as_ref()
@@ -221,7 +229,9 @@ impl<D: Driver> Builder<D> {
     }
 
     /// How each partition would log in, in the order of the settings: for a check [without a
-    /// server](crate::fleet::assess_stated), or a [wall](crate::fleet::Wall) in the database. Nothing is connected.
+    /// server](crate::fleet::assess_stated), or a [wall](crate::fleet::Wall) in the database. Where the fleet has seats,
+    /// and their `url` leads elsewhere, or as another role, than any partition's, its login is the last. Nothing is
+    /// connected.
     ///
     /// # Errors
     /// [`BootError::Config`].
@@ -245,7 +255,11 @@ impl<D: Driver> Builder<D> {
     pub fn logins(self) -> Result<Vec<Login>, BootError> {
         let settings = self.config.resolve()?;
         let pool = PartitionedPool::<D>::assemble(&settings, &self.options, None, None, None)?;
-        Ok(pool.logins(&settings))
+        let table = match settings.fleet.seats {
+            Some(_) => Some(to_table::<D>(&settings, &self.options)?),
+            None => None,
+        };
+        Ok(pool.logins(table.as_ref().map(Driver::endpoint)))
     }
 
     /// Starts the pool.
@@ -274,11 +288,17 @@ impl<D: Driver> Builder<D> {
         let of_seat = gate.clone();
         let pool =
             PartitionedPool::assemble(&settings, &self.options, observer, on_connect, of_seat)?;
+        let mut table = None;
         if let Some(gate) = gate {
             let keeper = Keeper::new(&settings, &self.options, gate, pool.tenants())?;
-            Box::pin(take_a_seat(keeper, &settings)).await?;
+            let endpoint = keeper.table_at().clone();
+            let asked = settings.fleet.mode != FleetCheck::Off && pool.is_to_be_seen(&endpoint);
+            let question = asked.then(|| pool.question(&settings, Some(&endpoint)));
+            let sight = Box::pin(take_a_seat(keeper, question, &settings)).await?;
+            let sight = sight.map(Ok);
+            table = Some(TableSeen { endpoint, sight });
         }
-        match Box::pin(pool.survey_and_judge(&settings, &self.options)).await {
+        match Box::pin(pool.survey_and_judge(&settings, &self.options, table)).await {
             Ok(()) => Ok(pool),
             Err(error) => {
                 // Whoever tries again at once finds it free.
@@ -292,12 +312,16 @@ impl<D: Driver> Builder<D> {
 /// How long giving a seat back may take that is not needed.
 const LAST_WORD_BOUND: Duration = Duration::from_secs(1);
 
-async fn take_a_seat<D: Driver>(keeper: Keeper<D>, settings: &Settings) -> Result<(), BootError> {
+async fn take_a_seat<D: Driver>(
+    keeper: Keeper<D>,
+    question: Option<Question>,
+    settings: &Settings,
+) -> Result<Option<Sight>, BootError> {
     let seats = settings.fleet.seats.as_ref();
     let seats = seats.expect("bug: a keeper of no seats");
     let endpoint = Box::new(keeper.table_at().clone());
     let (fleet, table) = (settings.service.clone(), seats.table.clone());
-    keeper.start().await.map_err(|not| match not {
+    keeper.start(question).await.map_err(|not| match not {
         NotTaken::NoneFree { holders, waited } => BootError::NoSeat {
             fleet,
             seats: seats.count.get(),
@@ -318,13 +342,14 @@ impl<D: Driver> PartitionedPool<D> {
         &self,
         settings: &Settings,
         options: &D::Options,
+        table: Option<TableSeen>,
     ) -> Result<(), BootError> {
         let checked = settings.fleet.mode != FleetCheck::Off;
         let purpose = match checked {
             true => Purpose::Boot,
             false => Purpose::BootUnchecked,
         };
-        let surveyed = self.survey(settings, options, purpose).await?;
+        let surveyed = self.survey(settings, options, purpose, table).await?;
         if checked {
             judge(&surveyed.report, settings.fleet.mode)?;
         }

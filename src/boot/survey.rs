@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::config::{BootSettings, PoolerMode, Settings, WhenUnavailable};
-use crate::driver::Driver;
+use crate::driver::{Driver, Endpoint};
 use crate::error::{AcquireError, Failure};
 use crate::fleet::check::{Question, Sight, Survey, is_list, look};
 use crate::fleet::{Fleet, FleetReport, Login, assess};
@@ -17,6 +17,7 @@ use crate::status::Seconds;
 use super::error::BootError;
 use super::pooler;
 use super::sessions::{self, Session};
+use super::table::TableSeen;
 
 /// Between two tries to reach a database that is not there yet: doubled from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -56,13 +57,15 @@ impl<D: Driver> PartitionedPool<D> {
         settings: &Settings,
         options: &D::Options,
         purpose: Purpose,
+        table: Option<TableSeen>,
     ) -> Result<Surveyed, BootError> {
         let first = FirstTime {
             boot: &settings.boot,
             options,
             started: Instant::now(),
         };
-        let question = Question::new(settings, self.partitions().map(Partition::endpoint));
+        let table_at = table.as_ref().map(|table| &table.endpoint);
+        let question = self.question(settings, table_at);
         let mut survey = Survey::default();
         let mut before: Vec<(&Partition<D>, Found)> = Vec::new();
         for (index, partition) in self.partitions().enumerate() {
@@ -77,11 +80,23 @@ impl<D: Driver> PartitionedPool<D> {
                 }
             };
             if let Some(server) = found.server.clone() {
-                let (budget, beside) = (settings.budget_of(index), self.beside(settings, index));
+                let (budget, beside) = (settings.budget_of(index), self.beside(index, table_at));
                 let (endpoint, settings) = (partition.endpoint(), partition.settings());
                 survey.add(endpoint, settings, budget, beside, server);
             }
             before.push((partition, found));
+        }
+        if let Some(TableSeen { endpoint, sight }) = table
+            && self.is_apart(&endpoint)
+        {
+            let by_hosts = |(other, found): &(&Partition<D>, Found)| {
+                let same = other.endpoint().hosts == endpoint.hosts;
+                found.server.clone().filter(|_| same)
+            };
+            let seen = sight.or_else(|| before.iter().find_map(by_hosts));
+            if let Some(server) = seen {
+                survey.add_control(&endpoint, server);
+            }
         }
         let timeouts = before.iter().map(|(_, found)| found.idle_session_timeout);
         Ok(Surveyed {
@@ -90,33 +105,37 @@ impl<D: Driver> PartitionedPool<D> {
         })
     }
 
-    /// How each partition logs in.
-    pub(super) fn logins(&self, settings: &Settings) -> Vec<Login> {
-        let login = |(index, partition): (usize, &Partition<D>)| {
-            let endpoint = partition.endpoint();
-            let mut login = Login::new(&endpoint.hosts, &endpoint.user, &endpoint.database);
-            login.control = self.beside(settings, index);
+    /// How each partition logs in, and the keeper of the seat if its way to `table` is none of theirs.
+    pub(super) fn logins(&self, table: Option<&Endpoint>) -> Vec<Login> {
+        let login = |at: &Endpoint| Login::new(&at.hosts, &at.user, &at.database);
+        let of_partition = |(index, partition): (usize, &Partition<D>)| {
+            let mut login = login(partition.endpoint());
+            login.control = self.beside(index, table);
             login
         };
-        self.partitions().enumerate().map(login).collect()
+        let of_table = table.filter(|table| self.is_apart(table)).map(login);
+        let of_partitions = self.partitions().enumerate().map(of_partition);
+        of_partitions.chain(of_table).collect()
     }
 
-    /// The connections beside those of a partition: what its driver keeps, and what the keeper of the seat does.
-    fn beside(&self, settings: &Settings, index: usize) -> u32 {
-        let line = settings.fleet.seats.is_some() && self.is_first_of_its_role(index);
+    /// The connections beside those of a partition: what its driver keeps, and what the keeper of a seat does.
+    fn beside(&self, index: usize, table: Option<&Endpoint>) -> u32 {
+        let line = table.is_some_and(|table| self.has_a_line(index, table));
         let own = self.partitions().nth(index);
         own.map_or(0, Partition::control_connections) + u32::from(line)
     }
 
-    /// The keeper of the seat has a connection for each server and role.
-    fn is_first_of_its_role(&self, index: usize) -> bool {
-        let role = |partition: &Partition<D>| {
-            let endpoint = partition.endpoint();
-            (endpoint.hosts.clone(), endpoint.user.clone())
-        };
-        let mut roles: Vec<_> = self.partitions().map(role).take(index + 1).collect();
-        let own = roles.pop();
-        own.is_some_and(|own| !roles.contains(&own))
+    /// The keeper has a connection for each server and role: that to the table, and where it leads elsewhere, one more.
+    /// It is counted with one partition.
+    fn has_a_line(&self, index: usize, table: &Endpoint) -> bool {
+        let as_role = |at: &Endpoint| (at.hosts.clone(), at.user.clone());
+        let own = self.partitions().nth(index).map(Partition::endpoint);
+        let own = own.expect("bug: a partition of this index");
+        let before = || self.partitions().take(index).map(Partition::endpoint);
+        match as_role(own) == as_role(table) {
+            true => own == table && !before().any(|other| other == own),
+            false => !before().any(|other| as_role(other) == as_role(own)),
+        }
     }
 }
 
@@ -300,12 +319,12 @@ async fn inspect<D: Driver>(
             return Ok(None);
         }
         let (driver, session) = connection.driver_parts();
-        let session = sessions::look(driver, session, partition.settings()).await?;
+        let found = sessions::look(driver, session, partition.settings()).await?;
         let sight = match ask {
-            Some(question) => Some(look(&mut connection, question).await?),
+            Some(question) => Some(look(driver, session, question).await?),
             None => None,
         };
-        Ok(Some((session, sight)))
+        Ok(Some((found, sight)))
     };
     let late = || Failure::new(None, format!("no answer within {}", Seconds(limit)));
     let looked = timeout(limit, looking).await;

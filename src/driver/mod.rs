@@ -3,9 +3,6 @@
 //! Connections are created and checked through deadpool's [`Manager`]; [`Driver`] adds what a manager
 //! cannot say: whether a backend is quiet, how to make it so, and how to see its end.
 
-#[cfg(test)]
-#[allow(dead_code, reason = "each driver reads its own column")]
-pub(crate) mod parameters_page;
 mod password;
 
 use std::borrow::Cow;

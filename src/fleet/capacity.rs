@@ -19,13 +19,14 @@
 //! 4. A partition that shares no budget is one of its own. A shared budget counts once under each
 //!    limit, with what its partitions under that limit can have open together: the sum of what each
 //!    may hold, and at most its capacity.
-//! 5. The report fits exactly if every constraint fits and every server could be read.
+//! 5. The report fits exactly if every constraint fits, every server could be read, and none was full for a role.
 
 use crate::config::{HandOver, Kind};
 
 use super::pooler::PoolerLimits;
 use super::report::{
-    Constraint, FleetReport, Part, RoleGrant, Scope, ServerReport, ServerState, Term, Warning,
+    Constraint, FleetReport, FullRole, Part, RoleGrant, Scope, ServerReport, ServerState, Term,
+    Warning,
 };
 
 /// What the owner states about the fleet.
@@ -175,6 +176,8 @@ pub struct Server {
     pub limits: Limits,
     /// The connections that each replica opens here.
     pub demands: Vec<Demand>,
+    /// The roles that it had no slot for, while another role has read its limits.
+    pub full: Vec<FullRole>,
 }
 
 impl Server {
@@ -185,6 +188,7 @@ impl Server {
             label: label.into(),
             limits,
             demands: Vec::new(),
+            full: Vec::new(),
         }
     }
 }
@@ -227,13 +231,13 @@ pub enum Limits {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerLimits {
-    /// `server_version_num`: 170004 is 17.4.
-    pub version_num: u32,
+    /// `server_version_num`: 170004 is 17.4. `None` where limits are stated and no version is.
+    pub version_num: Option<u32>,
     /// `max_connections`; on a standby, the standby's own.
     pub max_connections: u32,
     /// `superuser_reserved_connections`.
     pub superuser_reserved_connections: u32,
-    /// `reserved_connections`. Not counted before version 16, which does not know it.
+    /// `reserved_connections`. Not counted where the version is known to be before 16, which does not know it.
     pub reserved_connections: u32,
     /// `pg_is_in_recovery()`: the server is a standby.
     pub in_recovery: bool,
@@ -251,7 +255,16 @@ impl ServerLimits {
     #[must_use]
     pub fn new(version_num: u32, max_connections: u32) -> Self {
         Self {
-            version_num,
+            version_num: Some(version_num),
+            ..Self::stated(max_connections)
+        }
+    }
+
+    /// The same where no version is stated.
+    #[must_use]
+    pub fn stated(max_connections: u32) -> Self {
+        Self {
+            version_num: None,
             max_connections,
             superuser_reserved_connections: 3,
             reserved_connections: 0,
@@ -630,6 +643,7 @@ impl<'a> Sum<'a> {
         ServerReport {
             label,
             state,
+            full: self.server.full.clone(),
             grants,
             constraints,
         }
@@ -761,8 +775,9 @@ fn grant(limits: &ServerLimits, role: &Role) -> Vec<Term> {
         return terms;
     }
     terms.push(Term::less(superusers, "superuser_reserved_connections"));
-    let knows_reserved = limits.version_num >= RESERVED_CONNECTIONS_SINCE && reserved > 0;
-    if knows_reserved && !role.may_use_reserved {
+    let version = limits.version_num.unwrap_or(u32::MAX);
+    let keeps_some = version >= RESERVED_CONNECTIONS_SINCE && reserved > 0;
+    if keeps_some && !role.may_use_reserved {
         terms.push(Term::less(reserved, "reserved_connections"));
     }
     terms
@@ -774,11 +789,17 @@ fn role_of(limits: &ServerLimits, name: &str) -> Role {
 }
 
 fn only_role(server: &Server) -> Option<&str> {
-    only(server.demands.iter().map(|d| d.role.as_str()))
+    only(of_partitions(server).map(|d| d.role.as_str()))
 }
 
 fn only_database(server: &Server) -> Option<&str> {
-    only(server.demands.iter().map(|d| d.database.as_str()))
+    only(of_partitions(server).map(|d| d.database.as_str()))
+}
+
+/// Nothing else comes in as what the library keeps for itself.
+fn of_partitions(server: &Server) -> impl Iterator<Item = &Demand> {
+    let demands = server.demands.iter();
+    demands.filter(|demand| demand.kind != DemandKind::Control)
 }
 
 /// The one value that all of them are, if they are all one.

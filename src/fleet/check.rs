@@ -6,11 +6,11 @@
 use crate::config::{BudgetSettings, PartitionSettings, PoolerSettings, Settings};
 use crate::driver::{Driver, Endpoint, Rows};
 use crate::error::Failure;
-use crate::pool::Connection;
 use crate::session::literal;
 
 use super::capacity::{Database, Demand, Limits, OpenSessions, Role, Server, ServerLimits};
 use super::pooler;
+use super::report::FullRole;
 use super::stated::{Login, demands};
 
 /// What to ask a server for.
@@ -106,12 +106,12 @@ struct Identity {
     in_recovery: bool,
 }
 
-/// Looks at the server behind `connection`: one round trip; two where a provider withholds what the system is called.
+/// Looks at the server behind `session`: one round trip; two where a provider withholds what the system is called.
 pub(crate) async fn look<D: Driver>(
-    connection: &mut Connection<D>,
+    driver: &D,
+    session: &mut D::Type,
     question: &Question,
 ) -> Result<Sight, Failure> {
-    let (driver, session) = connection.driver_parts();
     let sql = format!("{}; {IDENTITY}", question.sql);
     let rows = match driver.query(session, &sql).await {
         Err(failure) if failure.sqlstate() == Some(WITHHELD) => {
@@ -200,6 +200,8 @@ struct Seen {
     identity: Option<Identity>,
     server: Server,
     by: Vec<String>,
+    /// It is a part of another.
+    is_merged: bool,
 }
 
 /// What somebody wants of the server that its endpoint led to.
@@ -232,9 +234,20 @@ impl Survey {
         if !settings.has_sessions() {
             return;
         }
+        self.want(endpoint, sight, demands);
+    }
+
+    /// Takes in one connection beside the partitions, to the server behind `endpoint`.
+    pub(crate) fn add_control(&mut self, endpoint: &Endpoint, sight: Result<Sight, String>) {
+        let demand = Demand::control(1, &endpoint.user, &endpoint.database);
+        self.want(endpoint, sight, vec![demand]);
+    }
+
+    fn want(&mut self, endpoint: &Endpoint, sight: Result<Sight, String>, demands: Vec<Demand>) {
+        let hosts = endpoint.hosts.clone();
         let at = match sight {
             Ok(sight) => self.known(&hosts, sight),
-            Err(said) => self.full(&hosts, said),
+            Err(said) => self.full(endpoint, said),
         };
         self.wanted.push(Wanted { hosts, at, demands });
     }
@@ -270,11 +283,52 @@ impl Survey {
         at
     }
 
-    fn full(&mut self, hosts: &str, said: String) -> usize {
-        let same = |seen: &Seen| seen.identity.is_none() && seen.server.label == hosts;
-        match self.servers.iter().position(same) {
+    fn full(&mut self, endpoint: &Endpoint, said: String) -> usize {
+        let hosts = &endpoint.hosts;
+        let same = |seen: &Seen| seen.identity.is_none() && seen.server.label == *hosts;
+        let at = match self.servers.iter().position(same) {
             Some(at) => at,
-            None => self.insert(None, hosts, Server::new(hosts, Limits::Full { said })),
+            None => {
+                let said = said.clone();
+                self.insert(None, hosts, Server::new(hosts, Limits::Full { said }))
+            }
+        };
+        let refused = FullRole::new(&endpoint.user, &endpoint.database, said);
+        let full = &mut self.servers[at].server.full;
+        let same =
+            |known: &FullRole| (&known.role, &known.database) == (&refused.role, &refused.database);
+        if !full.iter().any(same) {
+            full.push(refused);
+        }
+        at
+    }
+
+    /// The server that another role has read, for one that was full for a role. Of several hosts it could be any.
+    fn read_by_another(&self, full: &Seen) -> Option<usize> {
+        let label = &full.server.label;
+        let is_full = matches!(full.server.limits, Limits::Full { .. }) && !is_list(label);
+        let by_it = |seen: &Seen| seen.identity.is_some() && seen.by.contains(label);
+        is_full.then(|| self.servers.iter().position(by_it))?
+    }
+
+    /// Makes one of a server that some roles could read and some could not.
+    fn merge_full(&mut self) {
+        for at in 0..self.servers.len() {
+            let Some(read) = self.read_by_another(&self.servers[at]) else {
+                continue;
+            };
+            let refused = std::mem::take(&mut self.servers[at].server.full);
+            self.servers[read].server.full.extend(refused);
+            for wanted in self.wanted.iter_mut().filter(|wanted| wanted.at == at) {
+                wanted.at = read;
+            }
+            self.servers[at].is_merged = true;
+        }
+        for seen in &mut self.servers {
+            if seen.identity.is_none() {
+                // Its state says so.
+                seen.server.full.clear();
+            }
         }
     }
 
@@ -283,12 +337,14 @@ impl Survey {
             identity,
             server,
             by: vec![hosts.to_owned()],
+            is_merged: false,
         });
         self.servers.len() - 1
     }
 
     /// Each demand on the server that its endpoint led to, and on every other one to which its hosts could bring it.
-    pub(crate) fn servers(self) -> Vec<Server> {
+    pub(crate) fn servers(mut self) -> Vec<Server> {
+        self.merge_full();
         let Self { servers, wanted } = self;
         let place = |(at, seen): (usize, Seen)| {
             let mut server = seen.server;
@@ -300,7 +356,8 @@ impl Survey {
             }
             server
         };
-        servers.into_iter().enumerate().map(place).collect()
+        let own = servers.into_iter().enumerate();
+        own.filter(|(_, seen)| !seen.is_merged).map(place).collect()
     }
 }
 
@@ -387,6 +444,61 @@ mod tests {
         let parts = &report.servers()[0].constraints[0].per_replica;
         let names: Vec<_> = parts.iter().map(|part| part.name.as_str()).collect();
         assert_eq!(names, ["main", "batch"]);
+    }
+
+    fn endpoint(hosts: &str, user: &str) -> Endpoint {
+        Endpoint {
+            hosts: hosts.to_owned(),
+            user: user.to_owned(),
+            database: "shop".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_full_for_one_role_is_one_server_whoever_comes_first() {
+        let fleet_of_two = FleetConfig::new(2, 0).reserve(1);
+        let settings = PoolConfig::new("shop", "postgres://shop@db/shop", fleet_of_two)
+            .transactional(PartitionConfig::transactional(20))
+            .analytical(PartitionConfig::analytical(5))
+            .resolve()
+            .unwrap();
+        for full in [0, 1] {
+            let mut survey = Survey::default();
+            for (index, role) in ["shop", "reports"].into_iter().enumerate() {
+                let (partition, budget) = (&settings.partitions[index], settings.budget_of(index));
+                let seen = match index == full {
+                    true => Err("too many connections for role".to_owned()),
+                    false => Ok(sight("a")),
+                };
+                survey.add(&endpoint("db:5432", role), partition, budget, 0, seen);
+            }
+            let report = assess(&Fleet::of(&settings), &survey.servers());
+            assert_eq!(needed(&report), [2 * (20 + 5) + 1], "{report}");
+            let server = &report.servers()[0];
+            assert_eq!(server.full.len(), 1);
+            assert_eq!(server.full[0].role, ["shop", "reports"][full]);
+            let text = report.to_string();
+            let title = format!(
+                "fleet check: db:5432 is full for role {} at this moment\n",
+                server.full[0].role
+            );
+            assert!(text.starts_with(&title), "{text}");
+            assert!(
+                text.contains("It said: too many connections for role"),
+                "{text}"
+            );
+            assert!(!report.fits() && !text.contains("Largest"), "{text}");
+        }
+        // Of several hosts it could be any; and where nobody could read anything, that is what there is to say.
+        let mut survey = Survey::default();
+        survey.add_control(&endpoint("db:5432,other:5432", "shop"), Ok(sight("a")));
+        let full = || Err("sorry".to_owned());
+        survey.add_control(&endpoint("db:5432,other:5432", "reports"), full());
+        survey.add_control(&endpoint("third:5432", "shop"), full());
+        survey.add_control(&endpoint("third:5432", "reports"), full());
+        let report = assess(&Fleet::of(&settings), &survey.servers());
+        assert_eq!(report.servers().len(), 3, "{report}");
+        assert!(report.servers().iter().all(|server| server.full.is_empty()));
     }
 
     #[test]

@@ -30,8 +30,8 @@ pub use capacity::{
 };
 pub use pooler::{PoolSize, PoolerLimits};
 pub use report::{
-    BudgetPart, Constraint, FleetReport, Part, PartitionShare, PartitionSize, RoleGrant, Scope,
-    ServerReport, ServerState, SmallestLimit, Term, Verdict, Warning,
+    BudgetPart, Constraint, FleetReport, FullRole, Part, PartitionShare, PartitionSize, RoleGrant,
+    Scope, ServerReport, ServerState, SmallestLimit, Term, Verdict, Warning,
 };
 pub use seats::{SEATS_TABLE, SeatHolder};
 pub use stated::{Login, StatedLimits, assess_stated};

@@ -42,8 +42,9 @@ pub struct FleetReport {
 impl FleetReport {
     pub(super) fn new(fleet: &Fleet, servers: Vec<ServerReport>, warnings: Vec<Warning>) -> Self {
         let constraints = || servers.iter().flat_map(|s| &s.constraints);
-        let all_read = servers.iter().all(|s| !s.is_full());
-        let fits = all_read && constraints().all(Constraint::fits);
+        let all_read = servers.iter().all(ServerReport::is_read);
+        let sums_fit = all_read && constraints().all(Constraint::fits);
+        let fits = sums_fit && servers.iter().all(|s| s.full.is_empty());
         let binding = constraints().min_by_key(|c| c.headroom).cloned();
         let replicas_alone = u64::from(fleet.max_replicas);
         let fit_alone = constraints().all(|c| c.needed_by(replicas_alone) <= c.granted);
@@ -58,9 +59,9 @@ impl FleetReport {
             granted: binding.as_ref().map(|c| c.granted),
             largest_fleet: fleets.min().filter(|_| all_read),
             largest_partitions: shrink::largest_partitions(constraints())
-                .filter(|_| all_read && !fits),
+                .filter(|_| all_read && !sums_fit),
             fits_without_surge: match fleet.seats {
-                Some(_) => fits,
+                Some(_) => sums_fit,
                 None => all_read && fit_alone,
             },
             seats: fleet.seats,
@@ -73,7 +74,8 @@ impl FleetReport {
         }
     }
 
-    /// True if every constraint of every server fits, and every server could be read.
+    /// True if every constraint of every server fits, every server could be read, and none was full for one of the
+    /// roles.
     #[must_use]
     pub fn fits(&self) -> bool {
         self.fits
@@ -137,8 +139,8 @@ impl FleetReport {
 
     /// True if the replicas would fit if there were no surge.
     ///
-    /// Where [`fits`](Self::fits) is false, that is a fleet that runs until its next deploy. A fleet with seats has no
-    /// surge: there it is the same as `fits`.
+    /// Where a constraint does not fit, that is a fleet that runs until its next deploy. A fleet with seats has no
+    /// surge: there it is whether every constraint fits.
     #[must_use]
     pub fn fits_without_surge(&self) -> bool {
         self.fits_without_surge
@@ -293,6 +295,8 @@ pub struct ServerReport {
     pub label: String,
     /// Whether it could be read.
     pub state: ServerState,
+    /// The roles for which it had no slot left, where another role could read it.
+    pub full: Vec<FullRole>,
     /// What it grants to each role used, before their own limits.
     pub grants: Vec<RoleGrant>,
     /// The total first, then each limit of a role and of a database that binds somebody. Empty if
@@ -301,8 +305,48 @@ pub struct ServerReport {
 }
 
 impl ServerReport {
-    pub(super) fn is_full(&self) -> bool {
-        matches!(self.state, ServerState::Full { .. })
+    pub(super) fn is_read(&self) -> bool {
+        !matches!(self.state, ServerState::Full { .. })
+    }
+}
+
+/// A role that a server had no slot left for (SQLSTATE 53300), while it had one for another. Its limits are known all the
+/// same, and what it needs is in the sums.
+///
+/// # Examples
+/// ```
+/// use partitioned_pool::fleet::{Demand, Fleet, FullRole, Limits, Server, ServerLimits, assess};
+///
+/// let mut server = Server::new("db:5432", Limits::Known(ServerLimits::new(170_004, 100)));
+/// server.demands.push(Demand::partition("transactional", 20, "app", "shop"));
+/// server.full.push(FullRole::new("app", "shop", "too many connections for role \"app\""));
+/// let report = assess(&Fleet::new(1, 0), &[server]);
+/// assert!(!report.fits() && report.binding().unwrap().fits());
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct FullRole {
+    /// The role.
+    pub role: String,
+    /// The database that it wanted to open.
+    pub database: String,
+    /// The server's own words, which tell whether it was the server, the role or the database.
+    pub said: String,
+}
+
+impl FullRole {
+    /// A role that was told so when it wanted to open a database.
+    #[must_use]
+    pub fn new(
+        role: impl Into<String>,
+        database: impl Into<String>,
+        said: impl Into<String>,
+    ) -> Self {
+        Self {
+            role: role.into(),
+            database: database.into(),
+            said: said.into(),
+        }
     }
 }
 
@@ -323,8 +367,8 @@ impl ServerReport {
 pub enum ServerState {
     /// Its limits are known.
     Read {
-        /// `server_version_num`.
-        version_num: u32,
+        /// `server_version_num`; `None` if the limits were stated without a version.
+        version_num: Option<u32>,
         /// It is a standby.
         in_recovery: bool,
     },
@@ -635,10 +679,12 @@ pub struct Constraint {
     /// The connections that are needed: `(max_replicas + surge) x per_replica + reserve`. It
     /// saturates at `u64::MAX`.
     pub needed: u64,
-    /// The replicas that were counted.
+    /// The replicas that were counted; of a fleet with seats, the seats.
     pub max_replicas: u32,
-    /// The replicas of a rolling deploy that were counted.
+    /// The replicas of a rolling deploy that were counted; of a fleet with seats, none.
     pub surge: u32,
+    /// The seats, if it was they that were counted.
+    pub seats: Option<u32>,
     /// What each replica opens.
     pub per_replica: Vec<Part>,
     /// What is kept for others; always 0 for a role or a database.
@@ -670,6 +716,7 @@ impl Constraint {
             needed: 0,
             max_replicas,
             surge,
+            seats: fleet.seats,
             per_replica,
             reserve,
             others: 0,

@@ -82,11 +82,12 @@ impl StatedLimits {
 
 /// The fleet check without a server: the settings against limits that are stated.
 ///
-/// `logins` are those of the partitions, in their order. Servers are told apart by [`Login::hosts`], because
-/// nobody is asked what they are.
+/// `logins` are those of the partitions, in their order; behind them may come that of the seats, where its role
+/// is none of theirs, as [`Builder::logins`](crate::Builder::logins) gives them. Servers are told apart by
+/// [`Login::hosts`], because nobody is asked what they are.
 ///
 /// # Panics
-/// If there are not as many logins as partitions.
+/// If there are not as many logins as partitions, and one for seats.
 ///
 /// # Examples
 /// ```
@@ -106,11 +107,7 @@ impl StatedLimits {
 /// ```
 #[must_use]
 pub fn assess_stated(settings: &Settings, logins: &[Login], limits: &StatedLimits) -> FleetReport {
-    assert_eq!(
-        logins.len(),
-        settings.partitions.len(),
-        "a login for each partition"
-    );
+    let (logins, of_seats) = of_seats(settings, logins);
     let mut servers: Vec<Server> = Vec::new();
     for (index, login) in logins.iter().enumerate() {
         let partition = &settings.partitions[index];
@@ -132,7 +129,29 @@ pub fn assess_stated(settings: &Settings, logins: &[Login], limits: &StatedLimit
             server.demands.extend(opens);
         }
     }
+    if let Some(login) = of_seats {
+        let stated = || Server::new(&login.hosts, Limits::Known(limits.server.clone()));
+        let server = known(&mut servers, &login.hosts, stated);
+        if let Limits::Known(known) = &mut server.limits {
+            name_login(known, login, limits);
+        }
+        let keeper = Demand::control(1, &login.role, &login.database);
+        server.demands.push(keeper);
+    }
     assess(&Fleet::of(settings), &servers)
+}
+
+/// The logins of the partitions, and that of the seats if it is another.
+pub(super) fn of_seats<'a>(
+    settings: &Settings,
+    logins: &'a [Login],
+) -> (&'a [Login], Option<&'a Login>) {
+    let (of_partitions, others) = logins
+        .split_at_checked(settings.partitions.len())
+        .expect("a login for each partition");
+    let may_have = usize::from(settings.fleet.seats.is_some());
+    assert!(others.len() <= may_have, "a login for each partition");
+    (of_partitions, others.first())
 }
 
 /// The server of this label, which is made if it is not there yet.
@@ -209,4 +228,101 @@ fn external(pool: &ExternalSettings) -> ExternalDemand {
     demand.role.clone_from(&pool.role);
     demand.database.clone_from(&pool.database);
     demand
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{ExternalPool, FleetConfig, PartitionConfig, PoolConfig, SeatsConfig};
+
+    use super::super::{Scope, Wall};
+    use super::*;
+
+    fn settings() -> Settings {
+        let fleet = FleetConfig::new(4, 0).reserve(3).seats(SeatsConfig::new(5));
+        PoolConfig::new("shop", "postgres://app@db/shop", fleet)
+            .transactional(PartitionConfig::transactional(6))
+            .analytical(PartitionConfig::analytical(2))
+            .external(ExternalPool::new("jobs", 1))
+            .resolve()
+            .unwrap()
+    }
+
+    fn logins() -> Vec<Login> {
+        let mut app = Login::new("db:5432", "app", "shop");
+        app.control = 1;
+        let reports = Login::new("db:5432", "app", "shop");
+        vec![app, reports]
+    }
+
+    /// Server, scope and what is needed there.
+    fn needed(logins: &[Login]) -> Vec<(String, Scope, u64)> {
+        let mut limits = StatedLimits::new(ServerLimits::stated(100));
+        (limits.role_limit, limits.database_limit) = (Some(90), Some(95));
+        let report = assess_stated(&settings(), logins, &limits);
+        let constraints = report.servers().iter().flat_map(|s| &s.constraints);
+        let each = constraints.map(|c| (c.server.clone(), c.scope.clone(), c.needed));
+        each.collect()
+    }
+
+    #[test]
+    fn the_keeper_of_a_seat_counts_where_it_connects_and_as_whom() {
+        let name = |name: &str| name.to_owned();
+        let (db, primary) = (|| name("db:5432"), || name("primary:5432"));
+        let role = |it: &str| Scope::Role { name: name(it) };
+        let database = |it: &str| Scope::Database { name: name(it) };
+        let of_app = 5 * (6 + 1 + 2 + 1);
+        assert_eq!(
+            needed(&logins()),
+            [
+                (db(), Scope::Server, of_app + 3),
+                (db(), role("app"), of_app),
+                (db(), database("shop"), of_app),
+            ]
+        );
+        let keeper = Login::new("db:5432", "keeper", "seats");
+        assert_eq!(
+            needed(&[logins(), vec![keeper]].concat()),
+            [
+                (db(), Scope::Server, of_app + 5 + 3),
+                (db(), role("app"), of_app),
+                (db(), role("keeper"), 5),
+                (db(), database("shop"), of_app),
+                (db(), database("seats"), 5),
+            ]
+        );
+        let elsewhere = Login::new("primary:5432", "app", "shop");
+        let found = needed(&[logins(), vec![elsewhere]].concat());
+        // An external pool counts on every server.
+        assert_eq!(found[3], (primary(), Scope::Server, 5 * (1 + 1) + 3));
+    }
+
+    #[test]
+    fn a_wall_has_the_role_of_the_seats_and_no_partition_for_it() {
+        let keeper = Login::new("db:5432", "keeper", "seats");
+        let logins = [logins(), vec![keeper]].concat();
+        let wall = Wall::of(&settings(), &logins).unwrap();
+        let keeper = &wall.roles()[1];
+        assert_eq!((&*keeper.name, keeper.connection_limit), ("keeper", 5));
+        assert!(keeper.partitions.is_empty());
+        let text = wall.to_string();
+        assert!(
+            text.contains("-- seats: 5 seats x (control 1) = 5\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("GRANT CONNECT ON DATABASE \"seats\" TO \"keeper\""),
+            "{text}"
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "a login for each partition")]
+    fn a_login_too_many_is_a_mistake() {
+        let logins = [logins(), logins()].concat();
+        let _ = assess_stated(
+            &settings(),
+            &logins,
+            &StatedLimits::new(ServerLimits::stated(1)),
+        );
+    }
 }

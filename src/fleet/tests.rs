@@ -597,6 +597,39 @@ fn an_external_pool_of_unknown_role_is_granted_no_more_than_an_ordinary_one() {
 }
 
 #[test]
+fn a_version_that_nobody_has_stated_is_not_claimed() {
+    let state = |limits: ServerLimits| {
+        let report = assess(&fleet(1, 0, 1), &[server(limits, &[1])]);
+        let text = report.to_string();
+        text.lines()
+            .find_map(|l| Some(l.strip_prefix("db:5432/shop: ")?.to_owned()))
+    };
+    let stated = ServerLimits::stated(100);
+    assert_eq!(
+        state(stated.clone()).unwrap(),
+        "its limits as they were stated"
+    );
+    assert_eq!(
+        state(ServerLimits::new(170_000, 100)).unwrap(),
+        "Postgres 17"
+    );
+    assert_eq!(
+        state(ServerLimits::new(150_018, 100)).unwrap(),
+        "Postgres 15.18"
+    );
+    // What is stated counts; only of a version that does not know it, it does not.
+    let keeping_some = |limits: ServerLimits| {
+        let limits = ServerLimits {
+            reserved_connections: 4,
+            ..limits
+        };
+        assess(&fleet(1, 0, 1), &[server(limits, &[1])]).granted()
+    };
+    assert_eq!(keeping_some(stated), Some(93));
+    assert_eq!(keeping_some(ServerLimits::new(150_000, 100)), Some(97));
+}
+
+#[test]
 fn an_external_pool_with_its_own_role_is_held_to_that_roles_limit() {
     let mut known = limits(100);
     known.roles = vec![role("app", None), role("worker", Some(3))];
@@ -1507,6 +1540,28 @@ fn seats_are_counted_in_the_place_of_replicas_and_fewer_are_told() {
         !assess(&fleet(4, 2, 7), &servers)
             .to_string()
             .contains("seats")
+    );
+    // In the sum, too, they are called what they are.
+    assert!(
+        text.contains("needed  = 10 seats x (10 transactional) + 7 reserve"),
+        "{text}"
+    );
+    let sum = "10 seats of 10 with reserve 7 against max_connections 103 need 107 of 100 granted";
+    assert!(unwrapped(&report).contains(sum), "{text}");
+    assert!(
+        !text.contains("replicas") && !text.contains("surge"),
+        "{text}"
+    );
+    let counted = report.binding().unwrap();
+    assert_eq!((counted.seats, counted.surge), (Some(10), 0));
+    let one = Fleet {
+        reserve: 0,
+        ..with(1)
+    };
+    let text = unwrapped(&assess(&one, &servers));
+    assert!(
+        text.contains("1 seat of 10 against max_connections 103 needs 10 of 100"),
+        "{text}"
     );
 }
 

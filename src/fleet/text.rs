@@ -5,8 +5,8 @@
 use std::fmt::{self, Display, Formatter};
 
 use super::report::{
-    Constraint, FleetReport, Part, PartitionShare, PartitionSize, Scope, ServerReport, ServerState,
-    SmallestLimit, Term, Verdict, Warning,
+    Constraint, FleetReport, FullRole, Part, PartitionShare, PartitionSize, Scope, ServerReport,
+    ServerState, SmallestLimit, Term, Verdict, Warning,
 };
 
 /// Columns of a line.
@@ -24,13 +24,13 @@ const SUM: [&str; 2] = ["      ", "        "];
 impl Display for FleetReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "fleet check: {}", self.outcome())?;
-        for text in self.servers().iter().filter_map(ServerReport::full_text) {
+        for text in self.servers().iter().flat_map(ServerReport::full_texts) {
             fmt_wrapped(f, PLAIN, &text)?;
         }
         if let Some(binding) = self.binding() {
             fmt_wrapped(f, PLAIN, &binding.sentence())?;
         }
-        if !self.fits() {
+        if self.binding().is_some_and(|binding| !binding.fits()) {
             self.fmt_proposals(f)?;
         }
         for server in self.servers() {
@@ -43,7 +43,8 @@ impl Display for FleetReport {
 
 impl FleetReport {
     fn outcome(&self) -> String {
-        let full = self.servers().iter().any(ServerReport::is_full);
+        let unread = !self.servers().iter().all(ServerReport::is_read);
+        let full = self.servers().iter().find(|server| !server.full.is_empty());
         match self.binding() {
             Some(binding) if !binding.fits() => {
                 format!(
@@ -52,8 +53,13 @@ impl FleetReport {
                     binding.server
                 )
             }
-            _ if full => "could not be done, a server is full".into(),
-            _ => "fits".into(),
+            _ if unread => "could not be done, a server is full".into(),
+            _ => match full {
+                Some(ServerReport { label, full, .. }) => {
+                    format!("{label} is full for role {} at this moment", full[0].role)
+                }
+                None => "fits".into(),
+            },
         }
     }
 
@@ -108,7 +114,7 @@ impl FleetReport {
 
     fn largest_partitions_text(&self) -> String {
         let at = match self.seats() {
-            Some(seats) => format!("{seats} seats"),
+            Some(count) => seats(count),
             None => format!(
                 "{} with surge {}",
                 replicas(self.max_replicas()),
@@ -164,13 +170,21 @@ fn size_text(size: &PartitionSize) -> String {
 }
 
 fn replicas(count: u32) -> String {
+    counted(count, "replica")
+}
+
+fn seats(count: u32) -> String {
+    counted(count, "seat")
+}
+
+fn counted(count: u32, what: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
-    format!("{count} replica{plural}")
+    format!("{count} {what}{plural}")
 }
 
 impl Display for ServerReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        fmt_wrapped(f, ITEM, &format!("{}: {}", self.label, self.state))?;
+        fmt_wrapped(f, ITEM, &format!("{}: {}", self.label, self.state_text()))?;
         if self.constraints.is_empty() {
             return Ok(());
         }
@@ -184,16 +198,37 @@ impl Display for ServerReport {
 }
 
 impl ServerReport {
-    fn full_text(&self) -> Option<String> {
-        let ServerState::Full { said, .. } = &self.state else {
-            return None;
-        };
-        Some(format!(
-            "{} has no connection left for this check (53300: of the server, the role or the database), \
-             so its limits could not be read. It said: {said}. As a superuser, look in pg_stat_activity for who \
-             holds them, and at rolconnlimit and datconnlimit; end what can go, and start again.",
-            self.label
-        ))
+    fn state_text(&self) -> String {
+        let roles: Vec<&str> = self.full.iter().map(|full| full.role.as_str()).collect();
+        match roles[..] {
+            [] => self.state.to_string(),
+            _ => format!("{}, full for {}", self.state, roles.join(" and ")),
+        }
+    }
+
+    fn full_texts(&self) -> Vec<String> {
+        const TO_DO: &str = "As a superuser, look in pg_stat_activity for who holds them, and at rolconnlimit and \
+            datconnlimit; end what can go, and start again.";
+        let label = &self.label;
+        let mut texts = Vec::new();
+        if let ServerState::Full { said, .. } = &self.state {
+            texts.push(format!(
+                "{label} has no connection left for this check (53300: of the server, the role or the database), \
+                 so its limits could not be read. It said: {said}. {TO_DO}"
+            ));
+        }
+        for FullRole {
+            role,
+            database,
+            said,
+        } in &self.full
+        {
+            texts.push(format!(
+                "{label} has no connection left for role {role} in database {database} (53300); another role could read \
+                 its limits. It said: {said}. {TO_DO}"
+            ));
+        }
+        texts
     }
 
     /// Says which role decides, where they differ.
@@ -219,9 +254,13 @@ impl Display for ServerState {
                 version_num,
                 in_recovery,
             } => {
-                let standby = if *in_recovery { ", a standby" } else { "" };
-                let (major, minor) = (version_num / 10_000, version_num % 10_000);
-                write!(f, "Postgres {major}.{minor}{standby}")
+                match version_num.map(|version| (version / 10_000, version % 10_000)) {
+                    None => write!(f, "its limits as they were stated")?,
+                    // So one states it, and so the first of a series is called.
+                    Some((major, 0)) => write!(f, "Postgres {major}")?,
+                    Some((major, minor)) => write!(f, "Postgres {major}.{minor}")?,
+                }
+                f.write_str(if *in_recovery { ", a standby" } else { "" })
             }
             Self::Pooler => write!(f, "its limits as they were stated"),
             Self::Full { needed, .. } => write!(f, "full; the fleet needs {needed} there"),
@@ -290,16 +329,15 @@ impl Constraint {
             .map(|p| p.size.to_string())
             .collect();
         format!(
-            "{replicas} of {sizes} with surge {surge}{reserve} against {limit} {need} {needed} of \
-             {granted} granted{terms}: {difference}.",
-            replicas = replicas(self.max_replicas),
+            "{counted} of {sizes}{beside} against {limit} {need} {needed} of {granted} granted{terms}: \
+             {difference}.",
+            counted = self.counted_text(),
             sizes = if sizes.is_empty() {
                 "0".into()
             } else {
                 sizes.join(" + ")
             },
-            surge = self.surge,
-            reserve = self.reserve_text(),
+            beside = self.beside_text(),
             limit = self.limit_text(),
             need = if self.max_replicas == 1 {
                 "needs"
@@ -313,10 +351,18 @@ impl Constraint {
         )
     }
 
-    fn reserve_text(&self) -> String {
-        match self.reserve {
-            0 => String::new(),
-            reserve => format!(" and reserve {reserve}"),
+    fn counted_text(&self) -> String {
+        self.seats
+            .map_or_else(|| replicas(self.max_replicas), seats)
+    }
+
+    fn beside_text(&self) -> String {
+        let surge = self.surge;
+        match (self.seats, self.reserve) {
+            (Some(_), 0) => String::new(),
+            (Some(_), reserve) => format!(" with reserve {reserve}"),
+            (None, 0) => format!(" with surge {surge}"),
+            (None, reserve) => format!(" with surge {surge} and reserve {reserve}"),
         }
     }
 
@@ -348,12 +394,11 @@ impl Constraint {
             true => format!(" + {} reserve", self.reserve),
             false => String::new(),
         };
-        format!(
-            "({} + {} surge) x ({}){reserve}",
-            replicas(self.max_replicas),
-            self.surge,
-            parts_text(&self.per_replica)
-        )
+        let counted = match self.seats {
+            Some(_) => self.counted_text(),
+            None => format!("({} + {} surge)", self.counted_text(), self.surge),
+        };
+        format!("{counted} x ({}){reserve}", parts_text(&self.per_replica))
     }
 }
 

@@ -11,7 +11,7 @@ use crate::session::{CLIENT_CHECK_INTERVAL, NEWEST, SERVER_KEEPALIVE, ServerLimi
 
 use super::capacity::ServerLimits;
 use super::report::{Constraint, Part, Scope};
-use super::stated::{Login, StatedLimits, assess_stated};
+use super::stated::{Login, StatedLimits, assess_stated, of_seats};
 
 /// What Postgres keeps of the name of a role, in bytes.
 const NAME_BYTES: usize = 63;
@@ -71,7 +71,7 @@ pub struct Wall {
 pub struct WallRole {
     /// The role.
     pub name: String,
-    /// The partitions that log in with it.
+    /// The partitions that log in with it; none for the role of the seats, if that is another.
     pub partitions: Vec<String>,
     /// The most connections of the whole fleet.
     pub connection_limit: u32,
@@ -128,22 +128,27 @@ pub enum NoWall {
 }
 
 impl Wall {
-    /// The wall of these settings, whose partitions log in so, in their order. A role need not be there yet.
+    /// The wall of these settings, whose partitions log in so, in their order; and their seats, if that login is another
+    /// ([`Builder::logins`](crate::Builder::logins)). A role need not be there yet.
     ///
     /// # Errors
     /// [`NoWall`]: a limit would be wrong.
     ///
     /// # Panics
-    /// If there are not as many logins as partitions.
+    /// If there are not as many logins as partitions, and one for seats.
     pub fn of(settings: &Settings, logins: &[Login]) -> Result<Self, NoWall> {
         let too_long = |login: &Login| login.role.len() > NAME_BYTES;
         if let Some(at) = logins.iter().position(too_long) {
-            let partition = settings.partitions[at].name.clone();
+            let partition = settings.partitions.get(at);
+            let partition = partition.map_or("seats", |partition| &partition.name);
+            let partition = partition.to_owned();
             return Err(NoWall::RoleTooLong { partition });
         }
         let totals = totals(settings, logins);
+        let (of_partitions, _) = of_seats(settings, logins);
+        let several = of_partitions.windows(2).any(|w| w[0].role != w[1].role);
         let unknown = settings.fleet.external.iter().find(|e| e.role.is_none());
-        if let (Some(pool), true) = (unknown, totals.len() > 1) {
+        if let (Some(pool), true) = (unknown, several) {
             let pool = pool.name.clone();
             return Err(NoWall::ExternalWithoutRole { pool });
         }
@@ -198,7 +203,8 @@ impl WallRole {
         let with = settings.partitions.iter().zip(logins);
         let own: Vec<_> = with.filter(|(_, login)| login.role == *name).collect();
         let partitions: Vec<_> = own.iter().map(|(partition, _)| *partition).collect();
-        let mut databases: Vec<_> = own.iter().map(|(_, l)| l.database.clone()).collect();
+        let as_it = logins.iter().filter(|login| login.role == *name);
+        let mut databases: Vec<_> = as_it.map(|login| login.database.clone()).collect();
         databases.sort();
         databases.dedup();
         Some(Self {
@@ -216,16 +222,15 @@ impl WallRole {
 /// The largest limit that Postgres takes.
 const MOST: u32 = i32::MAX.unsigned_abs();
 
-/// `(3 + 1) x (transactional 20 + analytical 10) = 120`.
+/// `(3 + 1) x (transactional 20 + analytical 10) = 120`, or `8 seats x (..) = 240`.
 fn sum(total: &Constraint) -> String {
     let part = |part: &Part| format!("{} {}", part.name, part.size);
     let parts: Vec<_> = total.per_replica.iter().map(part).collect();
-    let (replicas, surge) = (total.max_replicas, total.surge);
-    format!(
-        "({replicas} + {surge}) x ({}) = {}",
-        parts.join(" + "),
-        total.needed
-    )
+    let counted = match total.seats {
+        Some(seats) => format!("{seats} seats"),
+        None => format!("({} + {})", total.max_replicas, total.surge),
+    };
+    format!("{counted} x ({}) = {}", parts.join(" + "), total.needed)
 }
 
 /// Of each timeout the longest that one of the partitions has; off is longer than any.
@@ -300,7 +305,11 @@ const FOOT: &str = "
 impl Display for WallRole {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let role = identifier(&self.name);
-        writeln!(f, "-- {}: {}", self.partitions.join(", "), self.sum)?;
+        let whose = match &self.partitions[..] {
+            [] => "seats".to_owned(),
+            partitions => partitions.join(", "),
+        };
+        writeln!(f, "-- {whose}: {}", self.sum)?;
         self.fmt_creation(f)?;
         let limit = self.connection_limit;
         writeln!(f, "ALTER ROLE {role} CONNECTION LIMIT {limit};")?;

@@ -137,6 +137,51 @@ async fn a_certificate_is_judged_as_the_url_demands() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_s_own_certificate_is_its_ca_only_if_it_is_marked_as_none() {
+    on_own_servers(&[], async |_, tenant| {
+        let ca = Authority::new();
+        let folder = tempfile::tempdir().unwrap();
+        let with = |mode: &str, pair: &Pair| {
+            let (certificate, _) = pair.write(folder.path());
+            format!("sslmode={mode}&sslrootcert={}", certificate.display())
+        };
+        let (tls, other) = (Ok("TLSv1.3"), "other.test");
+        let own = Pair::self_signed(false);
+        secure(tenant, &own, &ca, ONLY_ENCRYPTED).await;
+        let elsewhere = Err("is for another host");
+        check(
+            tenant,
+            &[
+                (HOST, &with("verify-full", &own), tls),
+                (other, &with("verify-ca", &own), tls),
+                (other, &with("verify-full", &own), elsewhere),
+            ],
+        )
+        .await;
+
+        let itself = Err("its certificate is itself given as a CA");
+        for pair in [Pair::self_signed(true), ca.for_server()] {
+            secure(tenant, &pair, &ca, ONLY_ENCRYPTED).await;
+            check(
+                tenant,
+                &[
+                    (HOST, &with("verify-full", &pair), itself),
+                    (HOST, &with("verify-ca", &pair), itself),
+                    (HOST, &with("require", &pair), itself),
+                    (HOST, "sslmode=require", tls),
+                ],
+            )
+            .await;
+        }
+        let marked = ca.marked_as_ca();
+        secure(tenant, &marked, &ca, ONLY_ENCRYPTED).await;
+        let by_ca = format!("sslmode=verify-full&sslrootcert={}", ca.file().display());
+        check(tenant, &[(HOST, &by_ca, Err("is marked as a CA"))]).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_that_cannot_be_trusted_fails_at_once() {
     on_own_servers(&[], async |_, tenant| {
         let (ca, stranger) = (Authority::new(), Authority::new());

@@ -9,6 +9,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("config", 0),
     ("error", 0),
     ("observe", 0),
+    ("parameters_page", 0),
     ("status", 0),
     ("sync", 0),
     ("sync_model", 0),

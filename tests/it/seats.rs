@@ -8,7 +8,7 @@ use partitioned_pool::config::{
     WhenUnavailable,
 };
 use partitioned_pool::error::Reason;
-use partitioned_pool::fleet::Warning;
+use partitioned_pool::fleet::{FleetReport, Scope, Warning};
 use partitioned_pool::observe::{Event, Observer, PartitionObserver};
 use partitioned_pool::{BootError, PartitionedPool};
 use tokio_postgres::{Client, Config, NoTls};
@@ -469,6 +469,74 @@ async fn a_table_that_is_missing_or_not_ours_is_a_boot_error_that_says_what_to_d
     tenant.until_gone().await;
 }
 
+async fn a_role_that_only_the_seats_use_is_counted_with_its_own_limits<D: Tested>(tenant: &Tenant) {
+    table(tenant).await;
+    let name = &tenant.name;
+    let sql = format!(
+        "CREATE ROLE {name}_keeper LOGIN PASSWORD '{name}' CONNECTION LIMIT 2; \
+         ALTER ROLE {name}_keeper SET search_path TO {name}; GRANT USAGE ON SCHEMA {name} TO {name}_keeper; \
+         GRANT SELECT, INSERT, UPDATE ON {name}.partitioned_pool_seats TO {name}_keeper"
+    );
+    tenant.sql(&sql).await;
+    // By another address, so that the partitions do not see its server: it turns out to be theirs.
+    let proxy = tenant.proxy().await;
+    let as_keeper = |url: String| url.replacen(name, &format!("{name}_keeper"), 1);
+    for url in [as_keeper(tenant.url()), as_keeper(tenant.url_by(&proxy))] {
+        let config = |count| {
+            let seats = seats(count).url(url.as_str());
+            let fleet = FleetConfig::new(2, 0).reserve(5).seats(seats);
+            tenant.config_for(fleet, small(3))
+        };
+        // Three, one, the line for the role of the partitions, and that of the keeper.
+        let replica = u64::try_from(3 + 1 + 1 + 1 + D::BESIDE).unwrap();
+        let keeper = Scope::Role {
+            name: format!("{name}_keeper"),
+        };
+        let counted = |report: &FleetReport, count: u64| {
+            let [server] = report.servers() else {
+                panic!("{report}")
+            };
+            assert_eq!(
+                server.constraints[0].needed,
+                count * replica + 5,
+                "{report}"
+            );
+            let of_keeper = server.constraints.iter().find(|c| c.scope == keeper);
+            let of_keeper = of_keeper.unwrap_or_else(|| panic!("{report}"));
+            assert_eq!(
+                (of_keeper.needed, of_keeper.granted),
+                (count, 2),
+                "{report}"
+            );
+        };
+        let report = PartitionedPool::<D>::check(config(3)).await.unwrap();
+        counted(&report, 3);
+        assert!(!report.fits(), "{report}");
+        let told = report.to_string();
+        assert!(told.contains("needed  = 3 seats x (1 control)"), "{told}");
+        let pool = connected::<D>(config(2)).await;
+        counted(pool.fleet_report().unwrap(), 2);
+        assert!(admits(&pool).await);
+        assert!(pool.close(LONG).await.is_drained());
+        eventually("the keeper has left", async || {
+            let sql =
+                format!("SELECT count(*) FROM pg_stat_activity WHERE usename = '{name}_keeper'");
+            tenant
+                .admin
+                .query_one(&sql, &[])
+                .await
+                .unwrap()
+                .get::<_, i64>(0)
+                == 0
+        })
+        .await;
+    }
+    tenant
+        .sql(&format!("DROP OWNED BY {name}_keeper CASCADE"))
+        .await;
+    tenant.sql(&format!("DROP ROLE {name}_keeper")).await;
+}
+
 async fn fewer_seats_than_replicas_are_told_and_seats_are_what_is_counted<D: Tested>(
     tenant: &Tenant,
 ) {
@@ -477,7 +545,7 @@ async fn fewer_seats_than_replicas_are_told_and_seats_are_what_is_counted<D: Tes
         let fleet = FleetConfig::new(10, 2).reserve(5).seats(seats(count));
         tenant.config_for(fleet, small(3))
     };
-    let few = |report: &partitioned_pool::fleet::FleetReport| {
+    let few = |report: &FleetReport| {
         let few = |w: &Warning| {
             matches!(
                 w,
@@ -596,6 +664,7 @@ on_each_driver!(
     two_fleets_in_one_database_have_seats_of_their_own,
     what_is_cut_off_stops_before_its_seat_can_be_taken,
     a_table_that_is_missing_or_not_ours_is_a_boot_error_that_says_what_to_do,
+    a_role_that_only_the_seats_use_is_counted_with_its_own_limits,
     fewer_seats_than_replicas_are_told_and_seats_are_what_is_counted;
     alone: a_server_that_is_full_renews_and_one_that_restarts_keeps_seats, a_database_that_is_not_there_is_failed_awaited_or_done_without
 );

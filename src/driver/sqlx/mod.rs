@@ -80,6 +80,11 @@
 //! Notices go to the log, from sqlx, with the target `sqlx::postgres::notice`.
 //! [`Connection::detach`](crate::Connection::detach) is for what keeps a connection otherwise, such as an advisory lock.
 //!
+//! # Secrets
+//!
+//! This crate prints no password, and no parameter of a statement. sqlx does: the `Debug` of its `PgConnectOptions` has
+//! the password, and that of its error the server's DETAIL, in which values can stand.
+//!
 //! # What this driver cannot do, and the other can
 //!
 //! Because sqlx's `PgConnection` does not say or let it:
@@ -121,6 +126,7 @@ mod control;
 mod error;
 mod executor;
 mod external;
+mod failure;
 mod options;
 mod session;
 mod settle;
@@ -447,22 +453,12 @@ impl Driver for Sqlx {
     }
 
     fn failure_of(error: Box<dyn StdError + Send + Sync>) -> Failure {
-        match error.downcast::<::sqlx::Error>() {
-            Ok(error) => Self::failure((*error).into()),
-            Err(error) => Failure::new(None, error),
-        }
+        failure::failure_of(error)
     }
 
     fn failure(error: Error) -> Failure {
         match error {
-            Error::Sqlx(::sqlx::Error::Database(error)) => {
-                let code = error.code().map(|code| code.into_owned());
-                Failure::new(code, error.into_error())
-            }
-            Error::Sqlx(::sqlx::Error::Io(error)) => Failure::new(None, error),
-            // So it says as well when a proxy whose server is gone hangs up on the first message.
-            Error::Sqlx(error @ ::sqlx::Error::Protocol(_)) => Failure::lost(error),
-            Error::Sqlx(error) => Failure::new(None, error),
+            Error::Sqlx(error) => failure::failure(error),
             Error::NoPassword(error) => Failure::new(None, error),
             Error::Settings(error) => Failure::new(None, error),
             Error::Pooled(found) => found.into(),

@@ -145,7 +145,8 @@ pub(super) fn parse(
     options: &Options,
 ) -> Result<PgConnectOptions, String> {
     let url = settings.url.expose();
-    let Some((_, rest)) = url.split_once("://") else {
+    // sqlx would take any scheme.
+    let Some(("postgres" | "postgresql", rest)) = url.split_once("://") else {
         return Err(
             "is no URL; with sqlx, write postgres://USER:PASSWORD@HOST:PORT/DATABASE".to_owned(),
         );
@@ -184,13 +185,21 @@ pub(super) fn parse(
     })
 }
 
-/// sqlx would say so as well, but only when it connects.
+/// libpq ignores `sslmode` there; here what demands TLS never goes without.
+const NO_TLS_BY_SOCKET: &str =
+    "demands TLS, and a socket in the file system has none: write sslmode=prefer or disable";
+
+/// sqlx would say so as well, but only when it connects, and of a socket in words that do not tell what to do.
 fn refuse_without_tls(options: &PgConnectOptions) -> Result<(), String> {
     use PgSslMode::{Require, VerifyCa, VerifyFull};
     let demanded = matches!(options.get_ssl_mode(), Require | VerifyCa | VerifyFull);
-    if demanded && options.get_socket().is_none() && !::sqlx_core::net::tls::available() {
+    if demanded && options.get_socket().is_some() {
+        return Err(NO_TLS_BY_SOCKET.to_owned());
+    }
+    if demanded && !::sqlx_core::net::tls::available() {
         return Err(
-            "demands TLS, which this build of sqlx does not speak: switch on the feature `tls` of partitioned-pool,             or one of sqlx's own"
+            "demands TLS, which this build of sqlx does not speak: switch on the feature `tls` of partitioned-pool, or one \
+             of sqlx's own"
                 .to_owned(),
         );
     }
@@ -221,7 +230,7 @@ pub(super) fn endpoint(options: &PgConnectOptions) -> Endpoint {
 #[cfg(test)]
 mod tests {
     use crate::config::{FleetConfig, PartitionConfig, PoolConfig};
-    use crate::driver::parameters_page::{Row, rows};
+    use crate::parameters_page::rows;
 
     use super::*;
 
@@ -239,17 +248,8 @@ mod tests {
     fn each_parameter_of_the_docs_does_what_they_say() {
         let shown = |options: &PgConnectOptions| format!("{options:?}");
         let plain = shown(&parsed("postgres://app@db/shop").unwrap());
-        for Row {
-            name,
-            example,
-            on_sqlx,
-            ..
-        } in rows()
-        {
-            match (
-                on_sqlx,
-                parsed(&format!("postgres://app@db/shop?{example}")),
-            ) {
+        for [name, example, _, told] in rows() {
+            match (told, parsed(&format!("postgres://app@db/shop?{example}"))) {
                 ("refused", Err(problem)) => assert!(problem.contains("known are"), "{problem}"),
                 // Without sqlx's TLS.
                 ("taken", Err(problem)) if name == "sslmode" => {
@@ -311,9 +311,18 @@ mod tests {
     fn what_cannot_be_used_is_refused_with_what_to_do() {
         for (url, told) in [
             ("host=db user=app", "with sqlx, write postgres://"),
+            ("mysql://app@db/shop", "with sqlx, write postgres://"),
             ("postgres://app@db:many/shop", "one host"),
             ("postgres://app@a:1,b:2/shop", "one host"),
             ("postgres://app@db/shop?connect_timeout=3", "known are"),
+            (
+                "postgres://app@%2Frun%2Fpg/shop?sslmode=require",
+                "demands TLS, and a socket in the file system has none",
+            ),
+            (
+                "postgres://app@db/shop?host=/run/pg&sslmode=verify-full",
+                "demands TLS, and a socket",
+            ),
         ] {
             let problem = parsed(url).unwrap_err();
             assert!(problem.contains(told), "{url}: {problem}");

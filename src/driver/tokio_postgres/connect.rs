@@ -27,6 +27,7 @@ use crate::error::{NoPassword, UndeclaredPooler};
 use crate::session::SettingsNotInForce;
 use crate::tls::Tls;
 
+use super::failure::words;
 use super::line::{Line, Way};
 use super::messages::{Attentive, Hearing};
 use super::ssl;
@@ -90,7 +91,9 @@ pub(super) async fn open(config: &Config, security: &Security) -> Result<Opened,
         };
         match opened.map_err(|elapsed| Failed::Io(elapsed.into())) {
             Ok(Ok(opened)) => return Ok(opened),
-            Ok(Err(error)) | Err(error) => tracing::debug!(%error, "trying the next host"),
+            Ok(Err(error)) | Err(error) => {
+                tracing::debug!(error = %words(&error), "trying the next host");
+            }
         }
     }
     open_one(config, security, *last).await
@@ -145,7 +148,7 @@ async fn open_tcp(config: &Config, security: &Security) -> Result<Opened, Failed
     };
     if let Way::Offered(tls) = &way {
         tls.tell_once(|| {
-            tracing::warn!(error = %causes(&first), "going without TLS, as sslmode=prefer allows");
+            tracing::warn!(error = %words(&first), "going without TLS, as sslmode=prefer allows");
         });
     }
     let second = open_by(config, &other).await;
@@ -189,14 +192,6 @@ async fn open_by(config: &Config, way: &Way) -> Result<Opened, Tried> {
             Ok(Opened::start(client, connection, seen.watch, route))
         }
         Err(error) => Err(Tried { error, seen }),
-    }
-}
-
-/// An error of the driver with what it came from.
-fn causes(error: &Error) -> String {
-    match std::error::Error::source(error) {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
     }
 }
 
@@ -295,7 +290,7 @@ impl Opened {
         let watched = Watched::new(attentive, Arc::clone(&watch));
         let task = tokio::spawn(async move {
             if let Err(error) = watched.await {
-                tracing::debug!(%error, "a connection ended");
+                tracing::debug!(error = %words(&error), "a connection ended");
             }
         });
         Self {

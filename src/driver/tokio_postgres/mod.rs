@@ -14,9 +14,16 @@
 //!
 //! [`Builder::password_provider`](crate::Builder::password_provider): asked at each connect, for each host, role and
 //! database.
+//!
+//! # Secrets in statements
+//!
+//! This crate prints no parameter of a statement. tokio-postgres does: its error prints, by `Debug` and as a
+//! [`source`](std::error::Error::source), the server's DETAIL, in which values can stand; and it tells the `log`, at level
+//! debug, each statement and its parameters. Whoever has secrets in either keeps the target `tokio_postgres` above debug.
 
 mod cancel;
 mod connect;
+mod failure;
 mod line;
 mod messages;
 mod parameters;
@@ -336,29 +343,10 @@ impl Driver for TokioPostgres {
     }
 
     fn failure_of(error: Box<dyn StdError + Send + Sync>) -> Failure {
-        match error.downcast::<DriverError>() {
-            Ok(error) => Self::failure((*error).into()),
-            Err(error) => Failure::new(None, error),
-        }
+        failure::failure_of(error)
     }
 
     fn failure(error: Error) -> Failure {
-        let sqlstate = match &error.0 {
-            Failed::Driver(error) | Failed::BothWays { second: error, .. } => {
-                error.code().map(|code| code.code().to_owned())
-            }
-            Failed::Io(_) | Failed::NoPassword(_) | Failed::Settings(_) | Failed::Pooled(_) => None,
-        };
-        match error.0 {
-            // It has no cause that could be recognised later.
-            Failed::Driver(error) if error.is_closed() => Failure::lost(error),
-            Failed::Driver(error) => Failure::new(sqlstate, error),
-            Failed::Io(error) => Failure::new(sqlstate, error),
-            Failed::NoPassword(error) => Failure::new(sqlstate, error),
-            Failed::BothWays { ref second, .. } if second.is_closed() => Failure::lost(error.0),
-            both @ Failed::BothWays { .. } => Failure::new(sqlstate, both),
-            Failed::Settings(error) => Failure::new(sqlstate, error),
-            Failed::Pooled(found) => found.into(),
-        }
+        failure::failure(error.0)
     }
 }

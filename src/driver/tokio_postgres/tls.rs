@@ -16,13 +16,13 @@ use ring::digest;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{
     CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, UnixTime,
 };
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error as RustlsError, RootCertStore,
-    SignatureScheme, SupportedProtocolVersion,
+    CertificateError, ClientConfig, DigitallySignedStruct, Error as RustlsError, OtherError,
+    RootCertStore, SignatureScheme, SupportedProtocolVersion,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::TlsConnector;
@@ -128,7 +128,7 @@ impl Tls {
             _ => "the platform's".to_owned(),
         };
         use CertificateError::{
-            BadSignature, Expired, ExpiredContext, NotValidForName, NotValidForNameContext,
+            BadSignature, Expired, ExpiredContext, NotValidForName, NotValidForNameContext, Other,
             Revoked, UnknownIssuer,
         };
         let why = match invalid {
@@ -139,6 +139,16 @@ impl Tls {
             Expired | ExpiredContext { .. } => "has expired".to_owned(),
             NotValidForName | NotValidForNameContext { .. } => "is for another host".to_owned(),
             Revoked => "is revoked".to_owned(),
+            Other(why) if why.0.is::<GivenAsCa>() => {
+                return refused(format!(
+                    "TLS with {host}: its certificate is itself given as a CA ({roots}): give that of the CA which has \
+                     signed it; if it has signed itself, make a CA, and sign the server's certificate by that"
+                ));
+            }
+            // A type of a crate that rustls does not show.
+            Other(why) if why.to_string() == "CaUsedAsEndEntity" => {
+                "is marked as a CA, which that of a server must not be".to_owned()
+            }
             _ => "cannot be trusted".to_owned(),
         };
         refused(format!("TLS with {host}: its certificate {why}: {invalid}"))
@@ -219,25 +229,39 @@ fn certificates_in(path: &Path, name: &str) -> Result<Vec<CertificateDer<'static
             path.display()
         )),
         Ok(found) => Ok(found),
-        Err(error) => Err(format!("{name} {}: {error}", path.display())),
+        Err(error) => Err(unread(path, name, error, "is not in PEM")),
     }
 }
 
 fn key_in(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
-    // Nothing of the file's content may come into a text.
-    PrivateKeyDer::from_pem_file(path).map_err(|error| match error {
-        rustls::pki_types::pem::Error::Io(error) => format!("sslkey {}: {error}", path.display()),
-        _ => format!(
-            "sslkey {}: has no key in PEM that is not encrypted",
-            path.display()
-        ),
+    let read = PrivateKeyDer::from_pem_file(path);
+    read.map_err(|error| {
+        let otherwise = "has no key in PEM that is not encrypted";
+        unread(path, "sslkey", error, otherwise)
     })
 }
+
+/// Nothing of a file's content comes into a text, whatever it should be: one file may have certificate and key, and an
+/// error of PEM repeats the line that it does not understand.
+fn unread(path: &Path, name: &str, error: PemError, otherwise: &str) -> String {
+    let path = path.display();
+    match error {
+        PemError::Io(error) => format!("{name} {path}: {error}"),
+        _ => format!("{name} {path}: {otherwise}"),
+    }
+}
+
+/// The server shows one of the certificates that are given as CAs, and is not to be trusted by that.
+#[derive(Debug, thiserror::Error)]
+#[error("it is itself given as a CA")]
+struct GivenAsCa;
 
 /// What is asked of the server's certificate.
 #[derive(Debug)]
 struct Verifier {
     provider: Arc<CryptoProvider>,
+    /// The certificates in the file of CAs.
+    given: Vec<CertificateDer<'static>>,
     /// Asked for chain and name; `None` if only the key is to be proved.
     authority: Option<Arc<WebPkiServerVerifier>>,
     name_matters: bool,
@@ -245,42 +269,50 @@ struct Verifier {
 
 impl Verifier {
     fn new(ssl: &Ssl, provider: Arc<CryptoProvider>) -> Result<Self, String> {
+        let given = match &ssl.roots {
+            Some(Roots::File(path)) => certificates_in(path, "sslrootcert")?,
+            _ => Vec::new(),
+        };
         let authority = match &ssl.roots {
-            Some(roots) => Some(authority(ssl, roots, &provider)?),
+            Some(roots) => Some(authority(ssl, store(roots, &given)?, &provider)?),
             None => None,
         };
         let name_matters = ssl.verification() == Verification::Name;
         Ok(Self {
             provider,
+            given,
             authority,
             name_matters,
         })
+    }
+
+    fn is_given(&self, certificate: &CertificateDer<'_>) -> bool {
+        self.given.iter().any(|given| given == certificate)
     }
 }
 
 fn authority(
     ssl: &Ssl,
-    roots: &Roots,
+    store: RootCertStore,
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<WebPkiServerVerifier>, String> {
     let provider = Arc::clone(provider);
-    let store = Arc::new(store(roots)?);
-    let mut builder = WebPkiServerVerifier::builder_with_provider(store, provider);
+    let mut builder = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider);
     if let Some(path) = &ssl.revoked {
         let lists = CertificateRevocationListDer::pem_file_iter(path)
             .and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        let lists = lists.map_err(|error| format!("sslcrl {}: {error}", path.display()))?;
+        let lists = lists.map_err(|error| unread(path, "sslcrl", error, "is not in PEM"))?;
         builder = builder.with_crls(lists);
     }
     builder.build().map_err(|error| error.to_string())
 }
 
-fn store(roots: &Roots) -> Result<RootCertStore, String> {
+fn store(roots: &Roots, given: &[CertificateDer<'static>]) -> Result<RootCertStore, String> {
     let mut store = RootCertStore::empty();
     match roots {
         Roots::File(path) => {
-            for certificate in certificates_in(path, "sslrootcert")? {
-                let added = store.add(certificate);
+            for certificate in given {
+                let added = store.add(certificate.clone());
                 added.map_err(|error| format!("sslrootcert {}: {error}", path.display()))?;
             }
         }
@@ -316,6 +348,12 @@ impl ServerCertVerifier for Verifier {
             Err(RustlsError::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) if !self.name_matters => Ok(ServerCertVerified::assertion()),
+            Err(RustlsError::InvalidCertificate(
+                CertificateError::UnknownIssuer | CertificateError::Other(_),
+            )) if self.is_given(end_entity) => {
+                let given = OtherError(Arc::new(GivenAsCa));
+                Err(CertificateError::Other(given).into())
+            }
             verified => verified,
         }
     }
@@ -514,6 +552,17 @@ mod tests {
             assert!(problem().contains("key.pem"), "{}", problem());
             assert!(!problem().contains("S3CR"), "{}", problem());
         }
+        // A key whose line breaks were lost, in the place of the certificates. An error of PEM would repeat it in bytes.
+        let certificate = std::fs::read_to_string(&cert).unwrap();
+        std::fs::write(&cert, "-----BEGIN PRIVATE KEY-----S3CRET\n").unwrap();
+        let bytes = format!("{:?}", b"S3CRET");
+        assert!(problem().contains("cert.pem"), "{}", problem());
+        assert!(
+            !problem().contains(bytes.trim_matches(['[', ']'])),
+            "{}",
+            problem()
+        );
+        std::fs::write(&cert, certificate).unwrap();
         std::fs::write(&key, KeyPair::generate().unwrap().serialize_pem()).unwrap();
         assert!(
             problem().contains("key.pem"),

@@ -22,6 +22,10 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// and after 25 s when something was sent that it does not acknowledge.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(25);
 
+/// libpq ignores `sslmode` there; here what demands TLS never goes without.
+const NO_TLS_BY_SOCKET: &str =
+    "demands TLS, and a socket in the file system has none: write sslmode=prefer or disable";
+
 /// What a partition's `url` stands for.
 #[derive(Debug)]
 pub(super) struct Parsed {
@@ -44,6 +48,10 @@ pub(super) fn parse(settings: &PartitionSettings) -> Result<Parsed, String> {
             );
         }
         ssl.mode = ssl.mode.max(SslMode::Require);
+    }
+    let is_socket = |host: &Host| matches!(host, Host::Unix(_));
+    if ssl.mode >= SslMode::Require && config.get_hosts().iter().any(is_socket) {
+        return Err(NO_TLS_BY_SOCKET.to_owned());
     }
     if config.get_user().is_none() {
         return Err("names no user; write postgres://USER@HOST/DATABASE".to_owned());
@@ -156,7 +164,7 @@ pub(super) fn endpoint(config: &Config) -> Endpoint {
 #[cfg(test)]
 mod tests {
     use crate::config::{FleetConfig, PartitionConfig, PoolConfig};
-    use crate::driver::parameters_page::rows;
+    use crate::parameters_page::rows;
 
     use super::*;
 
@@ -186,8 +194,7 @@ mod tests {
 
     #[test]
     fn each_parameter_of_the_docs_does_what_they_say() {
-        for row in rows() {
-            let (name, example, told) = (row.name, row.example, row.on_tokio_postgres);
+        for [name, example, told, _] in rows() {
             let others = example
                 .split('&')
                 .filter(|pair| pair.split('=').next() != Some(name));
@@ -270,6 +277,15 @@ mod tests {
                 "postgres://app@db/shop?sslmode=disable&channel_binding=require",
                 "needs TLS",
             ),
+            (
+                "postgres://app@%2Frun%2Fpg/shop?sslmode=require",
+                "demands TLS, and a socket in the file system has none",
+            ),
+            (
+                "host=db,/run/pg user=app channel_binding=require",
+                "demands TLS, and a socket",
+            ),
+            ("host=/run/pg user=app sslrootcert=system", "demands TLS"),
             ("host=a,b port=1,2,3 user=app", "2 hosts and 3 ports"),
             (
                 "host=a,b hostaddr=10.0.0.1 user=app",

@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep};
 use crate::config::{ConfigError, Settings, WhenUnavailable};
 use crate::driver::{Driver, Endpoint, Rows};
 use crate::error::Failure;
+use crate::fleet::check::{Question, Sight};
 use crate::fleet::lease::{Lease, Seat, Stage, Term};
 use crate::observe::Event;
 use crate::pool::boottime;
@@ -91,21 +92,30 @@ impl<D: Driver> Keeper<D> {
         self.lines.table_at()
     }
 
-    /// Has a task take a seat and keep it until the pool is closed or gone; completes when it is taken.
+    /// Has a task take a seat and keep it until the pool is closed or gone; completes when it is taken. Gives the answer to
+    /// the question, if there is one: the line takes up a slot of the server in any case, and a second one might find none.
+    /// `None`, too, if the pool starts without a seat.
     ///
     /// # Errors
     /// [`NotTaken`]; then there is no task.
     ///
     /// # Cancel safety
     /// The task ends with the pool, and gives the seat back.
-    pub(crate) async fn start(self) -> Result<(), NotTaken> {
+    pub(crate) async fn start(self, question: Option<Question>) -> Result<Option<Sight>, NotTaken> {
         let (told, first) = oneshot::channel();
-        tokio::spawn(self.run(told));
+        tokio::spawn(self.run(question, told));
         first.await.unwrap_or(Err(NotTaken::Gone))
     }
 
-    async fn run(mut self, told: oneshot::Sender<Result<(), NotTaken>>) {
-        let taken = self.take_the_first().await;
+    async fn run(
+        mut self,
+        question: Option<Question>,
+        told: oneshot::Sender<Result<Option<Sight>, NotTaken>>,
+    ) {
+        let taken = match self.take_the_first().await {
+            Ok(()) => self.look(question).await,
+            Err(not) => Err(not),
+        };
         let is_taken = taken.is_ok();
         let _ = told.send(taken);
         if is_taken {
@@ -114,6 +124,15 @@ impl<D: Driver> Keeper<D> {
         }
         self.give_back().await;
         self.gate.has_left();
+    }
+
+    async fn look(&mut self, question: Option<Question>) -> Result<Option<Sight>, NotTaken> {
+        let (Some(question), true) = (question, self.is_open) else {
+            return Ok(None);
+        };
+        let limit = self.limit();
+        let seen = self.lines.first().look(&question, limit).await;
+        seen.map(Some).map_err(NotTaken::Failed)
     }
 
     /// Within the bounds that the owner has set for a seat to come free, and for a database to come up.

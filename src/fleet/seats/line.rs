@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::config::{PartitionSettings, Settings};
+use crate::config::{ConfigError, PartitionSettings, Settings};
 use crate::driver::{Driver, Endpoint, Readiness, Rows};
 use crate::error::Failure;
+use crate::fleet::check::{Question, Sight, look};
 use crate::fleet::lease::Seat;
 use crate::status::Seconds;
 
@@ -74,6 +75,22 @@ impl<D: Driver> Line<D> {
         answer
     }
 
+    /// What the server says of itself, over the connection that is open.
+    pub(super) async fn look(
+        &mut self,
+        question: &Question,
+        limit: Duration,
+    ) -> Result<Sight, Failure> {
+        let Some(mut open) = self.open.take() else {
+            return Err(Failure::lost("the line is not open"));
+        };
+        let looked = timeout(limit, look(&self.driver, &mut open, question)).await;
+        let late = || Failure::lost(format!("no answer within {}", Seconds(limit)));
+        let sight = looked.unwrap_or_else(|_elapsed| Err(late()))?;
+        self.open = Some(open);
+        Ok(sight)
+    }
+
     /// What is opened from now on is called so, and the session that is open, too.
     async fn tag(&mut self, tag: &str, limit: Duration) {
         self.driver.tag(tag);
@@ -117,15 +134,12 @@ impl<D: Driver> Lines<D> {
         options: &D::Options,
         limit: Duration,
     ) -> Result<Self, (String, String)> {
-        let seats = settings.fleet.seats.as_ref();
-        let seats = seats.expect("bug: a line to no seats");
         let service = &settings.service;
         let mut lines = Vec::<Line<D>>::new();
-        let mut first = as_line(&settings.partitions[0], service, limit);
-        first.url = seats.url.clone();
-        let driver = D::alone(&first, options);
-        let driver = driver.map_err(|problem| ("fleet.seats.url".to_owned(), problem))?;
-        lines.push(Line::new(driver, service));
+        lines.push(Line::new(
+            driver_to_table(settings, options, limit)?,
+            service,
+        ));
         for partition in &settings.partitions {
             let driver = D::alone(&as_line(partition, service, limit), options);
             let field = || format!("partition.{}.url", partition.name);
@@ -181,6 +195,31 @@ impl<D: Driver> Lines<D> {
     pub(super) fn hang_up(&mut self) {
         self.0.iter_mut().for_each(Line::hang_up);
     }
+}
+
+/// A driver that leads to the table, for whoever has no seat yet and wants none.
+///
+/// # Errors
+/// What is wrong with the `url`.
+pub(crate) fn to_table<D: Driver>(
+    settings: &Settings,
+    options: &D::Options,
+) -> Result<D, ConfigError> {
+    let driver = driver_to_table(settings, options, settings.boot.check_timeout);
+    driver.map_err(|problem| ConfigError::of_fields(vec![problem]))
+}
+
+fn driver_to_table<D: Driver>(
+    settings: &Settings,
+    options: &D::Options,
+    limit: Duration,
+) -> Result<D, (String, String)> {
+    let seats = settings.fleet.seats.as_ref();
+    let seats = seats.expect("bug: a line to no seats");
+    let mut line = as_line(&settings.partitions[0], &settings.service, limit);
+    line.url = seats.url.clone();
+    let driver = D::alone(&line, options);
+    driver.map_err(|problem| ("fleet.seats.url".to_owned(), problem))
 }
 
 /// The settings of a partition, for a line that goes the same way: nothing of the partition's own makes it slow, and the

@@ -43,6 +43,7 @@ use std::time::Duration;
 use crate::status::Seconds;
 
 pub(crate) use keeper::{Keeper, NotTaken};
+pub(crate) use line::to_table;
 
 /// The migration that makes the table: SQL to be run once by the owner of the database. Idempotent.
 ///

@@ -75,6 +75,13 @@ impl Authority {
         self.sign(params)
     }
 
+    /// For the server, but it is marked as a CA.
+    pub(crate) fn marked_as_ca(&self) -> Pair {
+        let mut params = server();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        self.sign(params)
+    }
+
     /// For a role, which its common name tells.
     pub(crate) fn for_role(&self, role: &str) -> Pair {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -124,6 +131,20 @@ fn server() -> CertificateParams {
 }
 
 impl Pair {
+    /// For the server, signed by itself; marked as a CA, as `openssl req -x509` does, or not.
+    pub(crate) fn self_signed(is_ca: bool) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = server();
+        params.is_ca = match is_ca {
+            true => IsCa::Ca(BasicConstraints::Unconstrained),
+            false => IsCa::ExplicitNoCa,
+        };
+        Self {
+            certificate: params.self_signed(&key).unwrap().pem(),
+            key: key.serialize_pem(),
+        }
+    }
+
     /// Writes it into a folder, over what is there.
     pub(crate) fn write(&self, folder: &Path) -> (PathBuf, PathBuf) {
         let (certificate, key) = (folder.join("own.pem"), folder.join("own.key"));

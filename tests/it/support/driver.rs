@@ -45,6 +45,8 @@ pub(crate) trait Tested: Driver<Client: Send> {
     const BESIDE: i64;
     /// How its errors say that there is no way to the server.
     const NO_WAY: &str;
+    /// Whether it takes a connection text of `key=value` pairs.
+    const READS_PAIRS: bool;
 
     /// Says `sql`, which may be several statements, and gives the rows.
     fn say(
@@ -64,11 +66,19 @@ pub(crate) trait Tested: Driver<Client: Send> {
         sql: &'static str,
         parameter: f64,
     ) -> impl Future<Output = Result<(), Wrong>> + Send;
+
+    /// Says `sql` to the driver's own client, with one parameter of type text.
+    fn bind(
+        client: &mut Self::Client,
+        sql: &'static str,
+        parameter: &str,
+    ) -> impl Future<Output = Result<(), Box<dyn Error + Send + Sync>>> + Send;
 }
 
 impl Tested for TokioPostgres {
     const BESIDE: i64 = 0;
     const NO_WAY: &str = "error connecting";
+    const READS_PAIRS: bool = true;
 
     async fn say(held: &mut Connection<Self>, sql: &str) -> Result<Vec<Row>, Wrong> {
         let row = |message| match message {
@@ -98,6 +108,15 @@ impl Tested for TokioPostgres {
         held.query(&statement, &[&parameter]).await?;
         Ok(())
     }
+
+    async fn bind(
+        client: &mut Self::Client,
+        sql: &'static str,
+        parameter: &str,
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        client.query(sql, &[&parameter]).await?;
+        Ok(())
+    }
 }
 
 impl From<tokio_postgres::Error> for Wrong {
@@ -122,6 +141,7 @@ mod on_sqlx {
     impl Tested for Sqlx {
         const BESIDE: i64 = 1;
         const NO_WAY: &str = "refused";
+        const READS_PAIRS: bool = false;
 
         async fn say(held: &mut Connection<Self>, sql: &str) -> Result<Vec<Row>, Wrong> {
             let said = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()));
@@ -150,6 +170,15 @@ mod on_sqlx {
         ) -> Result<(), Wrong> {
             // Unlike the others as an executor, which is seen to its end.
             sqlx::query(sql).bind(parameter).execute(held).await?;
+            Ok(())
+        }
+
+        async fn bind(
+            client: &mut Self::Client,
+            sql: &'static str,
+            parameter: &str,
+        ) -> Result<(), Box<dyn StdError + Send + Sync>> {
+            sqlx::query(sql).bind(parameter).execute(client).await?;
             Ok(())
         }
     }

@@ -16,6 +16,15 @@ impl Log {
         let lines = std::mem::take(&mut *self.0.lock().unwrap());
         lines.into_iter().filter(|l| l.contains(words)).collect()
     }
+
+    /// Whether there is a line with these words.
+    pub(crate) fn has(&self, words: &str) -> bool {
+        self.0.lock().unwrap().iter().any(|l| l.contains(words))
+    }
+
+    fn keep(&self, line: Line) {
+        self.0.lock().unwrap().push(line.0);
+    }
 }
 
 impl tracing::Subscriber for Log {
@@ -26,14 +35,22 @@ impl tracing::Subscriber for Log {
     fn event(&self, event: &tracing::Event<'_>) {
         let mut line = Line(event.metadata().level().to_string());
         event.record(&mut line);
-        self.0.lock().unwrap().push(line.0);
+        self.keep(line);
     }
 
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+    fn new_span(&self, span: &span::Attributes<'_>) -> span::Id {
+        let mut line = Line(span.metadata().name().to_owned());
+        span.record(&mut line);
+        self.keep(line);
         span::Id::from_u64(1)
     }
 
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record(&self, _: &span::Id, values: &span::Record<'_>) {
+        let mut line = Line("recorded".to_owned());
+        values.record(&mut line);
+        self.keep(line);
+    }
+
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
     fn enter(&self, _: &span::Id) {}
     fn exit(&self, _: &span::Id) {}

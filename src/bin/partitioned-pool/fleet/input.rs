@@ -25,9 +25,6 @@ const PASSWORD: &str = "PGPASSWORD";
 /// Where nothing is asked and no url is given: names for the report.
 const PLACEHOLDER: &str = "postgres://the-role@the-server/the-database";
 
-/// The version whose rules are used where none is asked.
-const VERSION: u32 = 17;
-
 #[derive(Args)]
 pub(super) struct Input {
     #[command(flatten)]
@@ -104,7 +101,7 @@ struct Offline {
     /// CONNECTION LIMIT of each database that they use. Default: none.
     #[arg(long, value_name = "N", requires = "offline", value_parser = count, allow_negative_numbers = true)]
     database_limit: Option<u32>,
-    /// The major version whose rules count. Default: 17.
+    /// The major version, if it is before 16, which knows no reserved_connections. Default: not stated.
     #[arg(long, value_name = "MAJOR", requires = "offline", value_parser = clap::value_parser!(u32).range(10..=99))]
     server_version: Option<u32>,
 }
@@ -181,7 +178,10 @@ impl Input {
             return Ok(config);
         }
         let mut known: Vec<(String, String)> = Vec::new();
-        for login in logins(config.clone())? {
+        let settings = config.clone().resolve().map_err(|error| invalid(&error))?;
+        // The one that may follow is that of the seats, beside which nothing is kept.
+        let of_partitions = settings.partitions.len();
+        for login in logins(config.clone())?.into_iter().take(of_partitions) {
             let of = (login.role, login.database);
             if !known.contains(&of) {
                 known.push(of);
@@ -294,8 +294,8 @@ fn partition(name: &str, size: u32) -> PartitionConfig {
 
 impl Offline {
     fn limits(&self) -> Option<StatedLimits> {
-        let version = self.server_version.unwrap_or(VERSION) * 10_000;
-        let mut server = ServerLimits::new(version, self.max_connections?);
+        let mut server = ServerLimits::stated(self.max_connections?);
+        server.version_num = self.server_version.map(|major| major * 10_000);
         if let Some(reserved) = self.superuser_reserved {
             server.superuser_reserved_connections = reserved;
         }

@@ -259,7 +259,7 @@ fn incident(source: &Source, file: &File, length: Duration) -> Result<Option<[Du
 
 fn service(file: &File, flows: Vec<FlowNeed>) -> Service {
     let fleet = file.fleet.as_ref().map_or_else(|| Fleet::new(1, 0), fleet);
-    let limits = ServerLimits::new(170_000, 100);
+    let limits = ServerLimits::stated(100);
     let name = file.service.clone().unwrap_or_else(|| "service".to_owned());
     let mut service = Service::new(name, flows, fleet, limits);
     service.role = file.role.clone().unwrap_or(service.role);
@@ -286,7 +286,7 @@ fn fleet(table: &FleetTable) -> Fleet {
 }
 
 fn server(table: &ServerTable, service: &Service) -> ServerLimits {
-    let mut limits = ServerLimits::new(170_000, table.max_connections.0);
+    let mut limits = ServerLimits::stated(table.max_connections.0);
     if let Some(Size(reserved)) = table.superuser_reserved_connections {
         limits.superuser_reserved_connections = reserved;
     }
