@@ -9,7 +9,7 @@ use crate::config::{BootSettings, PoolerMode, Settings, WhenUnavailable};
 use crate::driver::Driver;
 use crate::error::{AcquireError, Failure};
 use crate::fleet::check::{Question, Sight, Survey, is_list, look};
-use crate::fleet::{Fleet, FleetReport, Login, assess};
+use crate::fleet::{Fleet, FleetReport, Login, assess, seats};
 use crate::pool::{Connection, Partition, PartitionedPool};
 use crate::session::SettingsNotInForce;
 use crate::status::Seconds;
@@ -62,7 +62,9 @@ impl<D: Driver> PartitionedPool<D> {
             options,
             started: Instant::now(),
         };
-        let question = Question::new(settings, self.partitions().map(Partition::endpoint));
+        let line = seats::line_of_its_own::<D>(settings, options)?;
+        let endpoints = self.partitions().map(Partition::endpoint);
+        let question = Question::new(settings, endpoints.chain(&line));
         let mut survey = Survey::default();
         let mut before: Vec<(&Partition<D>, Found)> = Vec::new();
         for (index, partition) in self.partitions().enumerate() {
@@ -83,6 +85,7 @@ impl<D: Driver> PartitionedPool<D> {
             }
             before.push((partition, found));
         }
+        line.iter().for_each(|line| survey.add_line(line));
         let timeouts = before.iter().map(|(_, found)| found.idle_session_timeout);
         Ok(Surveyed {
             report: assess(&Fleet::of(settings), &survey.servers()),

@@ -239,6 +239,18 @@ impl Survey {
         self.wanted.push(Wanted { hosts, at, demands });
     }
 
+    /// Takes in one connection more, which leads to hosts that a partition uses. Other hosts are asked by nobody.
+    pub(crate) fn add_line(&mut self, to: &Endpoint) {
+        let beside = self.wanted.iter().find(|wanted| wanted.hosts == to.hosts);
+        if let Some(Wanted { hosts, at, .. }) = beside {
+            self.wanted.push(Wanted {
+                hosts: hosts.clone(),
+                at: *at,
+                demands: vec![Demand::control(1, &to.user, &to.database)],
+            });
+        }
+    }
+
     /// The pooler that the endpoint leads to.
     fn pooler(&mut self, endpoint: &Endpoint, stated: &PoolerSettings) -> usize {
         let label = pooler::label(&endpoint.hosts);

@@ -15,7 +15,8 @@
 //!    that nobody has taken is still its holder's to renew.
 //! 4. Between taking and admitting, the taker ends every session that has the tag of an earlier epoch of that seat, over
 //!    the line of each server and role, and looks until none is left. It does so whether the seat had expired or was given
-//!    back, so nothing has to be remembered of holders that failed half way.
+//!    back, so nothing has to be remembered of holders that failed half way. Rows that are made anew begin with the epochs
+//!    of the sessions that are there.
 //! 5. With every renewal it looks again: a session of an earlier holder that was still logging in when 4 looked has no
 //!    longer than a fifth of the term from when it is to be seen.
 //! 6. A holder admits nothing from four fifths of the term on, counted by 1, and cuts what is held at nine tenths. So at
@@ -40,7 +41,11 @@ mod table;
 use std::fmt;
 use std::time::Duration;
 
+use crate::config::{ConfigError, Settings};
+use crate::driver::{Driver, Endpoint};
 use crate::status::Seconds;
+
+use line::Lines;
 
 pub(crate) use keeper::{Keeper, NotTaken};
 
@@ -51,6 +56,22 @@ pub(crate) use keeper::{Keeper, NotTaken};
 /// assert!(partitioned_pool::fleet::SEATS_TABLE.contains("CREATE TABLE IF NOT EXISTS partitioned_pool_seats"));
 /// ```
 pub const SEATS_TABLE: &str = include_str!("../../../migrations/0001_seats.sql");
+
+/// Where the line to the table leads that no partition's role and server account for; `None` where there is none.
+///
+/// # Errors
+/// What is wrong with the `url` of the seats.
+pub(crate) fn line_of_its_own<D: Driver>(
+    settings: &Settings,
+    options: &D::Options,
+) -> Result<Option<Endpoint>, ConfigError> {
+    if settings.fleet.seats.is_none() {
+        return Ok(None);
+    }
+    let lines = Lines::<D>::new(settings, options);
+    let lines = lines.map_err(|problem| ConfigError::of_fields(vec![problem]))?;
+    Ok(lines.of_its_own().cloned())
+}
 
 /// Who holds a seat, by the database's clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
