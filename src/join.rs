@@ -1,7 +1,6 @@
 //! Several futures at once, in one task.
 
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
 use std::task::Poll;
 
 /// Completes when all of them have, with what each has given, in their order.
@@ -9,8 +8,8 @@ use std::task::Poll;
 /// # Cancel safety
 /// Dropping it drops all of them.
 pub(crate) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let boxed = futures.into_iter().map(|future| (Box::pin(future), None));
-    let mut all: Vec<(Pin<Box<F>>, Option<F::Output>)> = boxed.collect();
+    let futures = futures.into_iter();
+    let mut all: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
     poll_fn(|cx| {
         for (future, done) in all.iter_mut().filter(|(_, done)| done.is_none()) {
             if let Poll::Ready(output) = future.as_mut().poll(cx) {
