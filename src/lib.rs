@@ -69,6 +69,7 @@ pub mod driver_sqlx;
 pub mod driver_tokio_postgres;
 pub mod error;
 pub mod fleet;
+mod join;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 pub mod observe;

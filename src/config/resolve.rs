@@ -66,6 +66,7 @@ impl PoolConfig {
         let stated = sharing::stated(&mut check, &self.budgets);
         let partitions = check.partitions();
         let budgets = sharing::budgets(&mut check, &stated, &self.partitions, &partitions);
+        check.seats_behind_a_pooler(&partitions);
         let settings = Settings {
             service,
             fleet,
@@ -215,6 +216,22 @@ impl Check<'_> {
             },
             table: self.accept("fleet.seats.table", table).unwrap_or_default(),
             url: self.seats_url(url.as_ref()),
+        }
+    }
+
+    /// The sessions of a seat are known by their names, which behind a transaction pooler belong to nobody.
+    fn seats_behind_a_pooler(&mut self, partitions: &[PartitionSettings]) {
+        let pooled = partitions
+            .iter()
+            .find(|partition| !partition.has_sessions());
+        if let Some(PartitionSettings { name, .. }) =
+            pooled.filter(|_| self.config.fleet.seats.is_some())
+        {
+            let problem = format!(
+                "do not go with a pooler in transaction mode, as before the partition {name}: its server connections \
+                 are nobody's own. Let its limits bound the fleet, or connect to Postgres directly"
+            );
+            self.report("fleet.seats", problem);
         }
     }
 

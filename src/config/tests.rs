@@ -646,7 +646,8 @@ fn fleet_and_boot_are_read_alike() {
 const POOLERS: &str = "
     service = 'shop'
     url = 'postgres://shop@pooler/shop'
-    fleet = { max_replicas = 3, surge = 0 }
+    fleet.max_replicas = 3
+    fleet.surge = 0
 
     [pooler]
     mode = 'session'
@@ -816,6 +817,25 @@ fn what_is_wrong_with_a_pooler_is_said_with_its_field_and_its_line() {
         assert!(problem.problem.contains(told), "{error}");
         assert!(problem.origin.is_some() || to.is_empty(), "{error}");
     }
+}
+
+#[test]
+fn seats_do_not_go_with_a_pooler_in_transaction_mode() {
+    let seated = |text: &str| {
+        let stated = format!("{text}\n[fleet.seats]\ncount = 3\n");
+        PoolConfig::from_toml(&stated).and_then(|config| config.resolve())
+    };
+    let error = seated(POOLERS).unwrap_err();
+    let [problem] = error.problems() else {
+        panic!("{error}")
+    };
+    assert_eq!(problem.field, "fleet.seats");
+    assert!(
+        problem.problem.contains("before the partition batch"),
+        "{error}"
+    );
+    let session = "mode = 'session'\n    default_pool_size = 9";
+    seated(&POOLERS.replace("mode = 'transaction'", session)).unwrap();
 }
 
 #[test]

@@ -1,10 +1,8 @@
 //! Is the pool ready: what is known, and one question where too little is.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
 use deadpool::managed::Metrics;
@@ -14,6 +12,7 @@ use tokio::time::timeout_at;
 
 use crate::driver::{Driver, Readiness};
 use crate::error::{Failure, Phase};
+use crate::join;
 use crate::status::Seconds;
 
 use super::core::{Core, LinkOf};
@@ -87,6 +86,9 @@ pub enum NotReady {
     /// The pool is closed or closing.
     #[error("the pool is closed")]
     Closed,
+    /// The replica holds none of its fleet's [seats](crate::config::SeatsConfig), so every call is refused.
+    #[error("this replica holds no seat of its fleet")]
+    NoSeat,
     /// No connection can be opened, and none has answered since.
     #[error("no connection for {}: {failure}", Seconds(*lasts))]
     Failing {
@@ -208,24 +210,8 @@ impl Pulse {
 
 /// Asks every partition at once.
 pub(super) async fn ready<D: Driver>(cores: &[&Arc<Core<D>>], deadline: Deadline) -> Health {
-    let mut asked: Vec<_> = cores
-        .iter()
-        .map(|core| (Box::pin(core.health(deadline)), None))
-        .collect();
-    poll_fn(|cx| {
-        for (asking, answer) in asked.iter_mut().filter(|(_, answer)| answer.is_none()) {
-            if let Poll::Ready(health) = Pin::new(asking).poll(cx) {
-                *answer = Some(health);
-            }
-        }
-        match asked.iter().all(|(_, answer)| answer.is_some()) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        }
-    })
-    .await;
     Health {
-        partitions: asked.into_iter().filter_map(|(_, answer)| answer).collect(),
+        partitions: join::all(cores.iter().map(|core| core.health(deadline))).await,
     }
 }
 
@@ -245,6 +231,9 @@ impl<D: Driver> Core<D> {
     async fn not_ready(self: &Arc<Self>, deadline: Deadline) -> Option<NotReady> {
         if self.bulkhead.is_closed() {
             return Some(NotReady::Closed);
+        }
+        if !self.is_seated() {
+            return Some(NotReady::NoSeat);
         }
         if self.is_fresh_at(self.bulkhead.now()) {
             return None;

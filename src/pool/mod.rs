@@ -311,8 +311,8 @@ impl<D: Driver> PartitionedPool<D> {
     ///
     /// A partition is ready if its server has answered lately: a connection was opened, or came back quiet, in the last
     /// second. Else one connection that is idle is asked; if there is none, one is opened as the prober would, which then
-    /// stays. It is not ready if that fails or has no answer in time, while no connection can be opened, and when the
-    /// pool is closed. A partition of which every connection is in use is ready, as long as nothing says otherwise: being
+    /// stays. It is not ready if that fails or has no answer in time, while no connection can be opened, while the replica
+    /// holds no [seat](crate::config::SeatsConfig) of a fleet that has them, and when the pool is closed. A partition of which every connection is in use is ready, as long as nothing says otherwise: being
     /// full is no reason to be taken out of service.
     ///
     /// It takes no slot, joins no queue and never makes a connection more than the budget has. Under load it asks nothing,

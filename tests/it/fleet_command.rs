@@ -685,6 +685,28 @@ fn what_does_not_fit_is_a_comment() {
 }
 
 #[test]
+fn a_pooler_in_between_is_no_reason_not_to_write_the_wall() {
+    let offline = ["--offline", "--max-connections", "200"];
+    let session = "[pooler]\nmode = 'session'\nmax_client_conn = 500\ndefault_pool_size = 120";
+    let (mut command, _file) = with_config("sql", &service(NOWHERE, session), &offline);
+    let sql = stdout(&run(&mut command), 0);
+    assert!(
+        sql.contains(r#"ALTER ROLE "app" CONNECTION LIMIT 120;"#),
+        "{sql}"
+    );
+    let transaction = "[pooler]\nmode = 'transaction'\nmax_client_conn = 500";
+    let (mut command, _file) = with_config("sql", &service(NOWHERE, transaction), &offline);
+    let sql = stdout(&run(&mut command), 0);
+    let left_out = "-- Not limited here: partition transactional, whose server connections";
+    assert!(sql.contains(left_out), "{sql}");
+
+    let few = session.replace("max_client_conn = 500", "max_client_conn = 100");
+    let (mut command, _file) = with_config("sql", &service(NOWHERE, &few), &offline);
+    let sql = stdout(&run(&mut command), 1);
+    assert!(sql.contains("Nothing is written"), "{sql}");
+}
+
+#[test]
 fn sql_is_refused_where_a_limit_would_be_a_guess() {
     let offline = ["--offline", "--max-connections", "500"];
     let sql = |more: &[&str]| fleet("sql", FLEET.iter().chain(&offline).chain(more));

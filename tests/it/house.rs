@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 const FLOORS: &[(&str, u8)] = &[
     ("config", 0),
     ("error", 0),
+    ("join", 0),
     ("observe", 0),
     ("parameters_page", 0),
     ("status", 0),

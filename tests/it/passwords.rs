@@ -16,7 +16,8 @@ use crate::support::tenant::{Tenant, small};
 on_each_driver![
     a_password_may_change_while_connections_live,
     a_provider_that_fails_says_so_in_its_own_phase,
-    a_provider_that_hangs_says_so_in_its_own_phase
+    a_provider_that_hangs_says_so_in_its_own_phase,
+    a_provider_may_take_its_time_when_the_pool_starts
 ];
 
 const MS: Duration = Duration::from_millis(1);
@@ -31,6 +32,8 @@ enum Answer {
     Fails(&'static str),
     Breaks,
     Hangs,
+    /// The same as [`Password`](Self::Password), after so long.
+    Late(Duration, String),
 }
 
 impl Vault {
@@ -52,6 +55,10 @@ impl Vault {
                     Answer::Fails(why) => Err(io::Error::new(io::ErrorKind::InvalidData, why)),
                     Answer::Breaks => Err(io::ErrorKind::ConnectionRefused.into()),
                     Answer::Hangs => pending().await,
+                    Answer::Late(pause, password) => {
+                        tokio::time::sleep(pause).await;
+                        Ok(password)
+                    }
                 }
             }
         })
@@ -156,4 +163,26 @@ where
     }
     vault.set(Answer::Password(tenant.name.clone()));
     drop(pool.transactional().acquire_by(LONG).await.unwrap());
+}
+
+async fn a_provider_may_take_its_time_when_the_pool_starts<D>(tenant: &Tenant)
+where
+    D: Tested<Options: AskForPasswords>,
+{
+    let vault = Vault::new(Answer::Late(1_500 * MS, tenant.name.clone()));
+    let size = small(1).acquire_timeout(LONG).connect_timeout(LONG);
+    let builder = PartitionedPool::<D>::builder(tenant.config(size));
+    let pool = builder.password_provider(vault.provider()).connect().await;
+    let pool = pool.unwrap();
+    let mut held = pool.transactional().acquire_by(LONG).await.unwrap();
+    let pid = held.ask("SELECT pg_backend_pid()").await;
+    let slow = "SELECT pg_sleep(60)";
+    tokio::select! {
+        said = held.say(slow) => panic!("it ended: {said:?}"),
+        () = tenant.until_running(slow) => {}
+    }
+    drop(held);
+    // Cancelled, and not closed: what cancels is there.
+    let mut next = pool.transactional().acquire_by(LONG).await.unwrap();
+    assert_eq!(next.ask("SELECT pg_backend_pid()").await, pid);
 }

@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use partitioned_pool::config::{
-    BootConfig, FleetCheck, FleetConfig, Limit, PartitionConfig, PoolConfig, SeatsConfig,
+    BootConfig, FleetCheck, FleetConfig, Kind, Limit, PartitionConfig, PoolConfig, SeatsConfig,
     WhenUnavailable,
 };
 use partitioned_pool::error::Reason;
 use partitioned_pool::fleet::{FleetReport, Scope, Warning};
 use partitioned_pool::observe::{Event, Observer, PartitionObserver};
-use partitioned_pool::{BootError, PartitionedPool};
+use partitioned_pool::{BootError, NotReady, PartitionedPool};
 use tokio_postgres::{Client, Config, NoTls};
 
 use crate::support::driver::{Speaks, Tested, on_each_driver};
@@ -151,6 +151,41 @@ async fn who_waits_for_a_seat_has_no_connection_meanwhile<D: Tested>(tenant: &Te
     assert!(began.elapsed() >= 700 * MS);
 }
 
+/// Those who have the seats may have every connection that the role is granted.
+async fn who_waits_for_a_seat_behind_a_wall_waits<D: Tested>(tenant: &Tenant) {
+    table(tenant).await;
+    let first = connected::<D>(seated(tenant, seats(1))).await;
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(first.transactional().acquire_by(LONG).await.unwrap());
+    }
+    let (name, all) = (&tenant.name, tenant.backends().await);
+    tenant
+        .sql(&format!("ALTER ROLE {name} CONNECTION LIMIT {all}"))
+        .await;
+    session_is_refused(tenant).await;
+    let waits = seated(tenant, seats(1).wait(LONG));
+    let waiting = tokio::spawn(PartitionedPool::<D>::connect(waits));
+    let bounded = seated(tenant, seats(1).wait(2 * LEASE));
+    let began = Instant::now();
+    let refused = PartitionedPool::<D>::connect(bounded).await.unwrap_err();
+    assert!(
+        matches!(refused, BootError::SeatsFailed { .. }),
+        "{refused}"
+    );
+    assert!(refused.to_string().contains("53300"), "{refused}");
+    assert!(began.elapsed() >= 2 * LEASE && !waiting.is_finished());
+    drop(held);
+    first.close(LONG).await;
+    let second = waiting.await.unwrap().unwrap();
+    assert!(admits(&second).await);
+}
+
+async fn session_is_refused(tenant: &Tenant) {
+    let config: Config = tenant.url().parse().unwrap();
+    assert!(config.connect(NoTls).await.is_err());
+}
+
 async fn a_lost_seat_admits_nothing_takes_away_what_is_held_and_is_had_again<D: Tested>(
     tenant: &Tenant,
 ) {
@@ -209,6 +244,145 @@ async fn a_lost_seat_admits_nothing_takes_away_what_is_held_and_is_had_again<D: 
             .await,
         1
     );
+}
+
+async fn without_a_seat_no_partition_is_ready<D: Tested>(tenant: &Tenant) {
+    table(tenant).await;
+    let pool = connected::<D>(seated(tenant, seats(1))).await;
+    assert!(admits(&pool).await && pool.ready(LONG).await.is_ready());
+    let taken = "UPDATE seats SET epoch = epoch + 1, holder = 'somebody else', \
+        expires_at = clock_timestamp() + interval '1 hour'";
+    say(tenant, taken).await;
+    within(LONG, "it refuses", async || {
+        is_refused_for_want_of_a_seat(&pool).await
+    })
+    .await;
+    let health = pool.ready(LONG).await;
+    for partition in &health.partitions {
+        assert!(
+            matches!(partition.not_ready, Some(NotReady::NoSeat)),
+            "{health}"
+        );
+    }
+    assert!(health.to_string().contains("holds no seat"), "{health}");
+    say(tenant, "UPDATE seats SET expires_at = clock_timestamp()").await;
+    eventually("it is ready again", async || {
+        pool.ready(LONG).await.is_ready()
+    })
+    .await;
+}
+
+/// By a restore, or a migration that went wrong.
+async fn a_table_that_is_lost_and_made_again_has_seats_whose_sessions_are_no_strangers<
+    D: Tested,
+>(
+    tenant: &Tenant,
+) {
+    table(tenant).await;
+    let pool = connected::<D>(seated(tenant, seats(1))).await;
+    say(tenant, "DROP TABLE seats").await;
+    within(LONG, "it refuses", async || {
+        is_refused_for_want_of_a_seat(&pool).await
+    })
+    .await;
+    table(tenant).await;
+    eventually("it has a seat again", async || admits(&pool).await).await;
+    let (epoch, held, _) = seat(tenant, 1).await;
+    assert!(held && epoch > 1, "epoch {epoch}");
+
+    pool.close(LONG).await;
+
+    // The holder of its time, who has noticed nothing.
+    let name = format!("{}/transactional#1.41", tenant.name);
+    let holder = session(tenant, &name).await;
+    say(tenant, "DROP TABLE seats").await;
+    table(tenant).await;
+    let next = connected::<D>(seated(tenant, seats(2))).await;
+    assert_eq!(seat(tenant, 1).await, (42, true, false));
+    assert_eq!(seat(tenant, 2).await, (0, false, false));
+    holder.batch_execute("SELECT 1").await.unwrap_err();
+    assert!(admits(&next).await);
+}
+
+/// A role that only reads, and that does not wait for the disk: the seats write all the same, and wait.
+async fn the_settings_of_partitions_and_roles_are_not_those_of_the_seats<D: Tested>(
+    tenant: &Tenant,
+) {
+    table(tenant).await;
+    let name = &tenant.name;
+    for setting in [
+        "default_transaction_read_only = on",
+        "synchronous_commit = off",
+    ] {
+        tenant
+            .sql(&format!("ALTER ROLE {name} SET {setting}"))
+            .await;
+    }
+    let tells = "CREATE TABLE {0}.told (t text); \
+        CREATE FUNCTION {0}.tell() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN \
+        INSERT INTO {0}.told VALUES (concat_ws(', ', current_setting('transaction_isolation'), \
+        current_setting('synchronous_commit'))); RETURN new; END $$; \
+        CREATE TRIGGER tell BEFORE UPDATE ON {0}.partitioned_pool_seats \
+        FOR EACH ROW EXECUTE FUNCTION {0}.tell()";
+    tenant.sql(&tells.replace("{0}", name)).await;
+    let reads = small(3)
+        .setting("default_transaction_isolation", "serializable")
+        .setting("default_transaction_read_only", "on");
+    let fleet = FleetConfig::new(1, 0).mode(FleetCheck::Off).seats(seats(1));
+    let pool = connected::<D>(tenant.config_for(fleet, reads)).await;
+    assert!(admits(&pool).await);
+    pool.close(LONG).await;
+    assert_eq!(seat(tenant, 1).await, (1, false, false));
+    let sql = format!("SELECT DISTINCT t FROM {name}.told");
+    let told = tenant.admin.query(&sql, &[]).await.unwrap();
+    let told: Vec<String> = told.iter().map(|row| row.get(0)).collect();
+    assert_eq!(told, ["read committed, on"]);
+}
+
+/// Each server and role has a line of its own.
+async fn a_server_that_hangs_keeps_nobody_from_ending_earlier_sessions_elsewhere<D: Tested>(
+    tenant: &Tenant,
+) {
+    table(tenant).await;
+    let (name, other) = (&tenant.name, format!("{}o", tenant.name));
+    tenant
+        .sql(&format!("CREATE ROLE {other} LOGIN PASSWORD '{name}'"))
+        .await;
+    let of_other = tenant
+        .url()
+        .replace(&format!("//{name}:"), &format!("//{other}:"));
+    say(
+        tenant,
+        &format!("INSERT INTO seats VALUES ('{name}', 1, 7, 'gone', now(), now())"),
+    )
+    .await;
+    let proxy = tenant.proxy().await;
+    let fleet = FleetConfig::new(1, 0).mode(FleetCheck::Off);
+    let config = PoolConfig::new(name, tenant.url(), fleet.seats(seats(1)))
+        .transactional(small(2))
+        .analytical(PartitionConfig::analytical(1).url(tenant.url_by(&proxy)))
+        .partition(PartitionConfig::named("batch", Kind::Analytical, 1).url(of_other.as_str()));
+    let pool = connected::<D>(config).await;
+    proxy.set(Fault::Pause);
+    let mut config: Config = of_other.parse().unwrap();
+    let config = config.application_name(format!("{name}/batch#1.7"));
+    let (late, connection) = config.connect(NoTls).await.unwrap();
+    tokio::spawn(async move { drop(connection.await) });
+    within(LONG, "a straggler is ended", async || {
+        late.batch_execute("SELECT 1").await.is_err()
+    })
+    .await;
+    assert!(admits(&pool).await);
+    assert_eq!(seat(tenant, 1).await, (8, true, false));
+    proxy.set(Fault::None);
+    pool.close(LONG).await;
+    let gone = format!("SELECT count(*) FROM pg_stat_activity WHERE usename = '{other}'");
+    eventually("its sessions are gone", async || {
+        let row = tenant.admin.query_one(&gone, &[]).await.unwrap();
+        row.get::<_, i64>(0) == 0
+    })
+    .await;
+    tenant.sql(&format!("DROP ROLE {other}")).await;
 }
 
 async fn whoever_takes_a_seat_ends_the_sessions_of_earlier_holders_first<D: Tested>(
@@ -636,6 +810,47 @@ async fn a_server_that_is_full_renews_and_one_that_restarts_keeps_seats<D: Teste
     .await;
 }
 
+/// Its only line is too good to be thrown away for that: on a full server there is no other.
+async fn a_renewal_that_waits_for_a_lock_on_a_full_server_does_not_cost_the_seat<D: Tested>() {
+    on_own_servers(&[("max_connections", "14")], async |_, tenant| {
+        table(tenant).await;
+        let pool = connected::<D>(seated(tenant, seats(1))).await;
+        let mut locks = tenant.another_admin().await.unwrap();
+        // Whatever slot comes free is somebody else's at once.
+        let url: Config = tenant.url().parse().unwrap();
+        let hungry = tokio::spawn(async move {
+            let mut taken = Vec::new();
+            loop {
+                match url.connect(NoTls).await {
+                    Ok((client, connection)) => {
+                        tokio::spawn(async move { drop(connection.await) });
+                        taken.push(client);
+                    }
+                    Err(_) => tokio::time::sleep(5 * MS).await,
+                }
+            }
+        });
+        // Three slots are kept for superusers, and two of these are here.
+        eventually("the server is full", async || tenant.backends().await == 9).await;
+        let lock = locks.transaction().await.unwrap();
+        let sql = format!(
+            "SELECT FROM {}.partitioned_pool_seats FOR UPDATE",
+            tenant.name
+        );
+        lock.execute(&sql, &[]).await.unwrap();
+        tokio::time::sleep(LEASE / 2).await;
+        lock.rollback().await.unwrap();
+        let began = Instant::now();
+        while began.elapsed() < LEASE {
+            assert!(admits(&pool).await);
+            assert_eq!(seat(tenant, 1).await, (1, true, false));
+            tokio::time::sleep(50 * MS).await;
+        }
+        hungry.abort();
+    })
+    .await;
+}
+
 async fn a_database_that_is_not_there_is_failed_awaited_or_done_without<D: Tested>() {
     on_own_servers(&[], async |server, tenant| {
         table(tenant).await;
@@ -657,7 +872,12 @@ async fn a_database_that_is_not_there_is_failed_awaited_or_done_without<D: Teste
 on_each_driver!(
     every_session_carries_its_seat_and_closing_gives_it_back,
     who_waits_for_a_seat_has_no_connection_meanwhile,
+    who_waits_for_a_seat_behind_a_wall_waits,
     a_lost_seat_admits_nothing_takes_away_what_is_held_and_is_had_again,
+    without_a_seat_no_partition_is_ready,
+    a_table_that_is_lost_and_made_again_has_seats_whose_sessions_are_no_strangers,
+    the_settings_of_partitions_and_roles_are_not_those_of_the_seats,
+    a_server_that_hangs_keeps_nobody_from_ending_earlier_sessions_elsewhere,
     whoever_takes_a_seat_ends_the_sessions_of_earlier_holders_first,
     the_sessions_of_each_role_are_ended_as_that_role,
     an_observer_hears_in_each_partition_of_every_change,
@@ -666,5 +886,6 @@ on_each_driver!(
     a_table_that_is_missing_or_not_ours_is_a_boot_error_that_says_what_to_do,
     a_role_that_only_the_seats_use_is_counted_with_its_own_limits,
     fewer_seats_than_replicas_are_told_and_seats_are_what_is_counted;
-    alone: a_server_that_is_full_renews_and_one_that_restarts_keeps_seats, a_database_that_is_not_there_is_failed_awaited_or_done_without
+    alone: a_server_that_is_full_renews_and_one_that_restarts_keeps_seats,
+    a_renewal_that_waits_for_a_lock_on_a_full_server_does_not_cost_the_seat, a_database_that_is_not_there_is_failed_awaited_or_done_without
 );

@@ -28,7 +28,7 @@ use crate::driver::Tag;
 use super::options::Login;
 use super::text;
 
-/// How long one question may take, connecting and waiting for others included.
+/// How long one question may take, connecting and waiting for others included, once the pool has started.
 const BOUND: Duration = Duration::from_secs(1);
 
 /// How long its own end may take.
@@ -95,11 +95,13 @@ pub(super) struct Control {
     login: Login,
     /// A pooler is in between: a backend that is let go lives on, and serves somebody else.
     is_pooled: bool,
+    /// How long it may take until it is there for the first time.
+    patience: Duration,
     /// At most 63 bytes with a tag, of which the service's name and the slash are kept, because the fleet check knows
     /// its own sessions by them.
     name: String,
     tag: Tag,
-    line: Mutex<Option<PgConnection>>,
+    line: Mutex<Option<Line>>,
     /// How often a connection was found lost that nobody had ended.
     losses: AtomicU64,
     /// The fastest answer that the server has given, in microseconds.
@@ -111,6 +113,13 @@ pub(super) struct Control {
     /// Its backend was older than the connection when that was opened.
     second_hand: AtomicBool,
     lifeline: Lifeline,
+}
+
+/// It, while it is open.
+struct Line {
+    connection: PgConnection,
+    /// What it is called.
+    name: String,
 }
 
 /// Knows when the runtime has ended: no socket that was opened in it works any more.
@@ -151,10 +160,16 @@ impl Drop for Knife {
 
 impl Control {
     /// Connects to nothing yet.
-    pub(super) fn new(login: Login, service: &str, is_pooled: bool) -> Self {
+    pub(super) fn new(
+        login: Login,
+        service: &str,
+        is_pooled: bool,
+        connect_timeout: Duration,
+    ) -> Self {
         Self {
             login: login.with(|options| options.disable_statement_logging()),
             is_pooled,
+            patience: connect_timeout,
             name: format!("{service}/control"),
             tag: Tag::default(),
             line: Mutex::new(None),
@@ -169,7 +184,7 @@ impl Control {
 
     /// Opens it, if it is not open. Whoever needs it finds out whether that went well.
     pub(super) async fn open(&self) {
-        let _ = self.ask("SELECT 1").await;
+        let _ = self.ask_patiently("SELECT 1").await;
     }
 
     /// Has the backend cancel what it runs. When this returns, the signal was sent, and nothing that is sent to the
@@ -195,38 +210,55 @@ impl Control {
 
     /// Whether it sees the backend, and is another one itself.
     pub(super) async fn sees(&self, backend: Backend) -> Result<bool, Error> {
-        let rows = self.ask(&backend.select("pg_backend_pid()")).await?;
+        let question = backend.select("pg_backend_pid()");
+        let rows = self.ask_patiently(&question).await?;
         let own = rows.first().and_then(|row| text(row, 0)?.parse().ok());
         Ok(own.is_some_and(|own: i32| own != backend.pid))
     }
 
     async fn ask(&self, sql: &str) -> Result<Vec<PgRow>, Error> {
+        self.ask_within(BOUND, sql).await
+    }
+
+    /// Asks for whoever opens the first connection: connecting takes as long as a connection may take.
+    async fn ask_patiently(&self, sql: &str) -> Result<Vec<PgRow>, Error> {
+        self.ask_within(self.patience, sql).await
+    }
+
+    async fn ask_within(&self, limit: Duration, sql: &str) -> Result<Vec<PgRow>, Error> {
         let late = |_| Error::Io(std::io::ErrorKind::TimedOut.into());
-        timeout(BOUND, self.ask_at_length(sql))
+        timeout(limit, self.ask_at_length(sql))
             .await
             .unwrap_or_else(|elapsed| Err(late(elapsed)))
     }
 
     async fn ask_at_length(&self, sql: &str) -> Result<Vec<PgRow>, Error> {
         let mut line = self.line.lock().await;
-        let mut connection = match line.take() {
+        let known = line.take().filter(|known| known.name == self.full_name());
+        let mut open = match known {
             Some(known) => known,
             None => self.connect().await?,
         };
         let asked = Instant::now();
         let question = raw_sql(AssertSqlSafe(sql.to_owned()));
-        let rows = question.fetch_all(&mut connection).await?;
+        let rows = question.fetch_all(&mut open.connection).await?;
         self.answered_in(asked.elapsed());
         if !self.retired.load(Ordering::Acquire) {
-            *line = Some(connection);
+            *line = Some(open);
         }
         Ok(rows)
     }
 
-    async fn connect(&self) -> Result<PgConnection, Error> {
-        let began = Instant::now();
+    /// Its name with the tag behind it.
+    fn full_name(&self) -> String {
         let mut name = self.tag.behind(&self.name);
         name.truncate(63);
+        name
+    }
+
+    async fn connect(&self) -> Result<Line, Error> {
+        let began = Instant::now();
+        let name = self.full_name();
         let login = self.login.clone().with(|o| o.application_name(&name));
         let connected = login.connect().await;
         let mut connection = connected.map_err(|error| match error {
@@ -238,10 +270,11 @@ impl Control {
         } else if Backend::is_older(&mut connection, began).await? {
             self.second_hand.store(true, Ordering::Release);
         }
-        Ok(connection)
+        Ok(Line { connection, name })
     }
 
-    /// From now on it has another name. What is just being asked is answered by the old one.
+    /// From now on it has another name. What is just being asked is answered by the old one, which then goes when
+    /// the next is asked.
     pub(super) fn tag(&self, tag: &str) {
         if self.tag.behind("") == tag {
             return;
@@ -255,7 +288,7 @@ impl Control {
     /// From here on its settings stay with its backend, and nobody else is served by it.
     pub(super) async fn trust(&self) -> Result<(), Error> {
         self.trusted.store(true, Ordering::Release);
-        self.ask(DRESS).await.map(drop)
+        self.ask_patiently(DRESS).await.map(drop)
     }
 
     /// Whether its backend was older than the connection when that was opened: then it was somebody else's before.
@@ -268,7 +301,7 @@ impl Control {
         self.retired.store(true, Ordering::Release);
         let closing = async {
             let open = self.line.lock().await.take();
-            if let Some(connection) = open {
+            if let Some(Line { connection, .. }) = open {
                 let _ = connection.close().await;
             }
         };

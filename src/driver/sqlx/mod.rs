@@ -89,8 +89,9 @@
 //!
 //! Because sqlx's `PgConnection` does not say or let it:
 //!
-//! - *A password provider that takes its time*: the control connection has a second for all of it. Where it cannot be
-//!   had, what a caller left running is closed instead of cancelled.
+//! - *A password provider that takes its time* delays the start of the pool, and nothing else, as long as the control
+//!   connection lives. To come back it has a second for all of it: until it is there, what a caller left running is closed
+//!   instead of cancelled.
 //! - *Several hosts, `target_session_attrs`, `connect_timeout`, keepalive in the URL*: sqlx 0.9 has none of them. The
 //!   partition's `connect_timeout` holds all the same. A host that vanishes is noticed by what waits for an answer only at
 //!   the caller's deadline, and by an idle connection when it is used or validated.
@@ -360,7 +361,8 @@ impl Driver for Sqlx {
             Some(sibling) => Arc::clone(&sibling.control),
             None => {
                 let is_pooled = settings.pooler.is_some();
-                Arc::new(Control::new(login.clone(), service(settings), is_pooled))
+                let (service, limit) = (service(settings), settings.connect_timeout);
+                Arc::new(Control::new(login.clone(), service, is_pooled, limit))
             }
         };
         Ok(Self {

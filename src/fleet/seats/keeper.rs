@@ -53,7 +53,7 @@ pub(crate) struct Keeper<D: Driver> {
     /// What is ours, for all we know; not yet, or no longer, to be used unless `is_open`.
     held: Option<(Seat, Lease)>,
     is_open: bool,
-    /// Whether the table is known to have our rows.
+    /// Whether the table is known to have our rows, and nothing since has let us doubt it.
     is_filled: bool,
 }
 
@@ -71,7 +71,7 @@ impl<D: Driver> Keeper<D> {
         let seats = settings.fleet.seats.as_ref();
         let seats = seats.expect("bug: a keeper of no seats");
         let term = Term(seats.lease);
-        let lines = Lines::new(settings, options, term.0);
+        let lines = Lines::new(settings, options);
         Ok(Self {
             lines: lines.map_err(|problem| ConfigError::of_fields(vec![problem]))?,
             table: Table::new(seats, &settings.service, &who_we_are()),
@@ -148,6 +148,10 @@ impl<D: Driver> Keeper<D> {
                 Ok(true) => return Ok(()),
                 Ok(false) if waited >= self.wait => return Err(self.none_free(waited).await),
                 Ok(false) => {}
+                // Those who have a seat may take up all that the server, or a wall in it, lets in.
+                Err(failure) if failure.is_too_many_connections() && waited < self.wait => {
+                    tracing::debug!(%failure, "no way to ask for a seat");
+                }
                 Err(failure) if !failure.is_transient() => return Err(NotTaken::Failed(failure)),
                 Err(failure) => match self.when_unavailable {
                     WhenUnavailable::Start => {
@@ -226,6 +230,8 @@ impl<D: Driver> Keeper<D> {
         if self.renew().await? || self.take().await? {
             return self.move_in().await;
         }
+        // Everybody else has one; or somebody has made the table anew.
+        self.is_filled = false;
         Ok(false)
     }
 

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::config::{ConfigError, PartitionSettings, Settings};
+use crate::config::{ConfigError, PartitionSettings, SeatsSettings, Settings};
 use crate::driver::{Driver, Endpoint, Readiness, Rows};
 use crate::error::Failure;
 use crate::fleet::check::{Question, Sight, look};
-use crate::fleet::lease::Seat;
+use crate::fleet::lease::{Seat, Term};
+use crate::join;
 use crate::status::Seconds;
 
 use super::table::end_earlier;
@@ -129,19 +130,12 @@ impl<D: Driver> Lines<D> {
     ///
     /// # Errors
     /// What is wrong with a `url`: the field, and the problem.
-    pub(super) fn new(
-        settings: &Settings,
-        options: &D::Options,
-        limit: Duration,
-    ) -> Result<Self, (String, String)> {
-        let service = &settings.service;
+    pub(super) fn new(settings: &Settings, options: &D::Options) -> Result<Self, (String, String)> {
+        let (service, term) = (&settings.service, Term(seats(settings).lease));
         let mut lines = Vec::<Line<D>>::new();
-        lines.push(Line::new(
-            driver_to_table(settings, options, limit)?,
-            service,
-        ));
+        lines.push(Line::new(driver_to_table(settings, options)?, service));
         for partition in &settings.partitions {
-            let driver = D::alone(&as_line(partition, service, limit), options);
+            let driver = D::alone(&as_line(partition, service, term), options);
             let field = || format!("partition.{}.url", partition.name);
             let driver = driver.map_err(|problem| (field(), problem))?;
             let endpoint = driver.endpoint().clone();
@@ -174,22 +168,18 @@ impl<D: Driver> Lines<D> {
 
     /// All of them are called so from now on.
     pub(super) async fn tag(&mut self, tag: &str, limit: Duration) {
-        for line in &mut self.0 {
-            line.tag(tag, limit).await;
-        }
+        join::all(self.0.iter_mut().map(|line| line.tag(tag, limit))).await;
     }
 
-    /// Ends the sessions of earlier holders of `seat`; returns how many were still there.
+    /// Ends the sessions of earlier holders of `seat`; returns how many were still there. All lines are asked at once: one
+    /// that hangs keeps none of the others.
     pub(super) async fn end_earlier(
         &mut self,
         seat: Seat,
         limit: Duration,
     ) -> Result<usize, Failure> {
-        let mut there = 0;
-        for line in &mut self.0 {
-            there += line.end_earlier(seat, limit).await?;
-        }
-        Ok(there)
+        let asked = self.0.iter_mut().map(|line| line.end_earlier(seat, limit));
+        join::all(asked).await.into_iter().sum()
     }
 
     pub(super) fn hang_up(&mut self) {
@@ -205,34 +195,60 @@ pub(crate) fn to_table<D: Driver>(
     settings: &Settings,
     options: &D::Options,
 ) -> Result<D, ConfigError> {
-    let driver = driver_to_table(settings, options, settings.boot.check_timeout);
+    let driver = driver_to_table(settings, options);
     driver.map_err(|problem| ConfigError::of_fields(vec![problem]))
 }
 
 fn driver_to_table<D: Driver>(
     settings: &Settings,
     options: &D::Options,
-    limit: Duration,
 ) -> Result<D, (String, String)> {
-    let seats = settings.fleet.seats.as_ref();
-    let seats = seats.expect("bug: a line to no seats");
-    let mut line = as_line(&settings.partitions[0], &settings.service, limit);
-    line.url = seats.url.clone();
-    let driver = D::alone(&line, options);
+    let driver = D::alone(&as_line_to_table(settings), options);
     driver.map_err(|problem| ("fleet.seats.url".to_owned(), problem))
 }
 
-/// The settings of a partition, for a line that goes the same way: nothing of the partition's own makes it slow, and the
-/// server gives up what we have given up.
-fn as_line(partition: &PartitionSettings, service: &str, limit: Duration) -> PartitionSettings {
+fn seats(settings: &Settings) -> &SeatsSettings {
+    let seats = settings.fleet.seats.as_ref();
+    seats.expect("bug: a line to no seats")
+}
+
+/// The settings of the line to the table: those of a partition that goes the same way, if one does, with its pooler.
+fn as_line_to_table(settings: &Settings) -> PartitionSettings {
+    let seats = seats(settings);
+    let mut partitions = settings.partitions.iter();
+    let same_way = partitions.find(|partition| partition.url == seats.url);
+    let first = same_way.unwrap_or(&settings.partitions[0]);
+    let mut line = as_line(first, &settings.service, Term(seats.lease));
+    line.url = seats.url.clone();
+    line.pooler = line.pooler.filter(|_| same_way.is_some());
+    line
+}
+
+/// What the statements of the seats rely on, whatever a partition, the role or the database has set: they write; one that
+/// finds a row changed looks again; and a taking that was told outlasts a crash of the server, or its epoch could be
+/// another's once more.
+const SETTINGS: [(&str, &str); 3] = [
+    ("default_transaction_isolation", "read committed"),
+    ("default_transaction_read_only", "off"),
+    ("synchronous_commit", "on"),
+];
+
+/// The settings of a partition, for a line that goes the same way: nothing of the partition's own makes it slow. The server
+/// gives up what we have given up; and what waits for a lock it gives up before us, because a line of which we have given
+/// up a question is lost, and where the server is full there is no other.
+fn as_line(partition: &PartitionSettings, service: &str, term: Term) -> PartitionSettings {
     let mut line = partition.clone();
     line.name = "seats".to_owned();
     line.application_name = format!("{service}/seats");
-    line.statement_timeout = Some(Duration::from_millis(
-        u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
-    ));
-    line.lock_timeout = line.statement_timeout;
+    line.statement_timeout = Some(in_millis(term.0));
+    line.lock_timeout = Some(in_millis(term.renewal() / 4 * 3));
     line.idle_in_transaction_session_timeout = line.statement_timeout;
     line.transaction_timeout = None;
+    let settings = SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    line.session_settings = settings.into();
     line
+}
+
+fn in_millis(time: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }

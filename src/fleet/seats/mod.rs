@@ -15,7 +15,8 @@
 //!    that nobody has taken is still its holder's to renew.
 //! 4. Between taking and admitting, the taker ends every session that has the tag of an earlier epoch of that seat, over
 //!    the line of each server and role, and looks until none is left. It does so whether the seat had expired or was given
-//!    back, so nothing has to be remembered of holders that failed half way.
+//!    back, so nothing has to be remembered of holders that failed half way. Rows that are made anew begin with the epochs
+//!    of the sessions that are there.
 //! 5. With every renewal it looks again: a session of an earlier holder that was still logging in when 4 looked has no
 //!    longer than a fifth of the term from when it is to be seen.
 //! 6. A holder admits nothing from four fifths of the term on, counted by 1, and cuts what is held at nine tenths. So at

@@ -13,6 +13,7 @@ use super::SeatHolder;
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     table: String,
+    service: String,
     fleet: String,
     count: u32,
     lease_ms: u128,
@@ -24,6 +25,7 @@ impl Table {
     pub(super) fn new(seats: &SeatsSettings, fleet: &str, holder: &str) -> Self {
         Self {
             table: seats.table.clone(),
+            service: fleet.to_owned(),
             fleet: literal(fleet),
             count: seats.count.get(),
             lease_ms: seats.lease.as_millis(),
@@ -33,17 +35,26 @@ impl Table {
 
     /// Makes the rows that are not there. Rows beyond the count are left alone: they are those of replicas that still
     /// run with more seats.
+    ///
+    /// Where a table was lost and made again, there may be sessions of its time: the epochs go on after theirs, so that
+    /// whoever takes a seat ends them.
     pub(super) fn fill(&self) -> String {
         let Self {
             table,
+            service,
             fleet,
             count,
             ..
         } = self;
+        let ours = is_of(service);
         format!(
-            "INSERT INTO {table} (fleet, seat) SELECT {fleet}, n FROM generate_series(1, {count}) n \
-             WHERE NOT EXISTS (SELECT FROM {table} WHERE fleet = {fleet} AND seat = n) \
-             ON CONFLICT DO NOTHING"
+            "INSERT INTO {table} (fleet, seat, epoch) SELECT {fleet}, n, coalesce(max(epoch), 0) \
+             FROM generate_series(1, {count}) n LEFT JOIN (\
+             SELECT substring(application_name FROM '#([0-9]{{1,4}})[.][0-9]{{1,10}}$')::int AS seat, \
+             substring(application_name FROM '[.]([0-9]{{1,10}})$')::bigint AS epoch \
+             FROM pg_stat_activity WHERE {ours}) there ON seat = n \
+             WHERE NOT EXISTS (SELECT FROM {table} known WHERE known.fleet = {fleet} AND known.seat = n) \
+             GROUP BY n ON CONFLICT DO NOTHING"
         )
     }
 
@@ -115,17 +126,22 @@ impl Table {
 /// Ends the sessions of earlier holders of a seat that log in as the role of this session to one of `databases`: a
 /// row for each that is there.
 pub(super) fn end_earlier(service: &str, databases: &[String], seat: Seat) -> String {
-    let prefix = format!("{service}/");
     let databases: Vec<_> = databases.iter().map(|name| literal(name)).collect();
     let Seat { number, epoch } = seat;
     format!(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = session_user \
-         AND pid <> pg_backend_pid() AND datname IN ({databases}) AND left(application_name, {length}) = {prefix} \
+         AND pid <> pg_backend_pid() AND datname IN ({databases}) AND {ours} \
          AND substring(application_name FROM '#{number}[.]([0-9]{{1,10}})$')::bigint < {epoch}",
         databases = databases.join(", "),
-        length = prefix.len(),
-        prefix = literal(&prefix),
+        ours = is_of(service),
     )
+}
+
+/// Whether a session is one of the service's, by its name: ASCII, and without another slash.
+fn is_of(service: &str) -> String {
+    let prefix = format!("{service}/");
+    let (length, prefix) = (prefix.len(), literal(&prefix));
+    format!("left(application_name, {length}) = {prefix}")
 }
 
 /// The seat that was taken, if one was. `None` within if the row cannot be read.

@@ -3,6 +3,7 @@
 use partitioned_pool::config::{FleetCheck, FleetConfig, PoolConfig, SeatsConfig};
 use partitioned_pool::fleet::SEATS_TABLE;
 
+use super::patience::LONG;
 use super::tenant::{Tenant, small};
 
 /// Makes the table in the tenant's schema, and lets the tenant use it.
@@ -19,7 +20,7 @@ pub(crate) async fn table(tenant: &Tenant) {
 /// A pool of a fleet with these seats, unchecked: three connections and one more, and one for its seat.
 pub(crate) fn seated(tenant: &Tenant, seats: SeatsConfig) -> PoolConfig {
     let fleet = FleetConfig::new(1, 0).mode(FleetCheck::Off).seats(seats);
-    tenant.config_for(fleet, small(3))
+    tenant.config_for(fleet, small(3).acquire_timeout(LONG))
 }
 
 /// Says something to the table.

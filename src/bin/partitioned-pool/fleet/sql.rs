@@ -83,10 +83,10 @@ fn fits(report: &FleetReport, roles: &[WallRole]) -> bool {
         Scope::Role { name } => roles.iter().any(|role| role.name == *name),
         _ => false,
     };
-    let read = |server: &ServerReport| matches!(server.state, ServerState::Read { .. });
+    let is_full = |server: &ServerReport| matches!(server.state, ServerState::Full { .. });
     let servers = report.servers();
     let mut constraints = servers.iter().flat_map(|server| &server.constraints);
-    servers.iter().all(read) && constraints.all(|c| c.fits() || replaced(c))
+    !servers.iter().any(is_full) && constraints.all(|c| c.fits() || replaced(c))
 }
 
 /// As a comment, whatever is in it.
