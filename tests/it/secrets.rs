@@ -360,7 +360,7 @@ fn toml_that_cannot_be_read_is_not_repeated() {
         format!("url = {{ text = '{url}' }}"),
         format!("'{url}' = 'url'"),
         format!("'{MARK} {MARK}' = 1"),
-        format!("{url}"),
+        url.clone(),
         format!("[{url}]"),
         format!("[['{url}']]"),
         format!("url = '{url}'\n[[partition]]\nname = '{url}'\nmax_connections = '{url}'"),

@@ -121,14 +121,14 @@ impl Proxy {
     }
 
     /// What clients began with, in order.
-    #[allow(dead_code, reason = "without the feature tls nobody asks")]
+    #[cfg(feature = "tls")]
     pub(crate) fn openings(&self) -> Vec<Opening> {
         let openings = self.counts.openings.lock();
         openings.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// From now on whoever asks for TLS is told that there is none, as somebody might who wants to read along.
-    #[allow(dead_code, reason = "without the feature tls nobody asks")]
+    #[cfg(feature = "tls")]
     pub(crate) fn refuse_tls(&self) {
         self.counts.refuses_tls.store(true, Ordering::SeqCst);
     }
