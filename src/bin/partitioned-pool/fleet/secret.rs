@@ -2,14 +2,28 @@
 
 use std::fmt::Write as _;
 
-use tokio_postgres::Config;
-
-/// `url` with `password`, if it can be read and has none. What cannot be read is left for the driver to refuse.
+/// `url` with `password`, if it has none. What is no connection text is left for the driver to refuse.
 pub(super) fn with_password(url: &str, password: &str) -> String {
-    match url.parse::<Config>() {
-        Ok(config) if config.get_password().is_none() => add(url, password),
-        _ => url.to_owned(),
+    if has_password(url).unwrap_or(true) {
+        return url.to_owned();
     }
+    add(url, password)
+}
+
+/// `None` if it is neither a URL nor pairs. By the text alone: it may have parameters that only one of the drivers reads.
+fn has_password(text: &str) -> Option<bool> {
+    let is_it = |pair: &str| {
+        pair.split('=')
+            .next()
+            .is_some_and(|key| key.trim() == "password")
+    };
+    let Some((_, rest)) = text.split_once("://") else {
+        let mut words = text.split_whitespace();
+        return text.contains('=').then(|| words.any(is_it));
+    };
+    let (credentials, rest) = rest.split_once('@').unwrap_or(("", rest));
+    let (_, query) = rest.split_once('?').unwrap_or((rest, ""));
+    Some(credentials.contains(':') || query.split('&').any(is_it))
 }
 
 fn add(url: &str, password: &str) -> String {
@@ -35,6 +49,8 @@ fn percent_encoded(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tokio_postgres::Config;
+
     use super::*;
 
     #[test]
@@ -53,10 +69,33 @@ mod tests {
     }
 
     #[test]
+    fn what_only_this_crate_reads_keeps_no_password_away() {
+        for (url, with) in [
+            (
+                "postgres://app@db/shop?sslmode=verify-full&sslrootcert=/ca.pem",
+                "postgres://app@db/shop?sslmode=verify-full&sslrootcert=/ca.pem&password=pw",
+            ),
+            (
+                "host=db sslrootcert=/ca.pem",
+                "host=db sslrootcert=/ca.pem password='pw'",
+            ),
+            (
+                "postgres://app@db?sslpassword=x",
+                "postgres://app@db?sslpassword=x&password=pw",
+            ),
+        ] {
+            assert_eq!(with_password(url, "pw"), with);
+        }
+    }
+
+    #[test]
     fn a_password_in_the_url_goes_first() {
         for url in [
             "postgres://app:own@db/shop",
+            "postgres://app@db/shop?sslrootcert=/ca.pem&password=own",
+            "postgres://:own@db?sslrootcert=/ca.pem",
             "host=db password=own",
+            "host=db sslrootcert=/ca.pem password = 'o w n'",
             "no url",
         ] {
             assert_eq!(with_password(url, "other"), url);
