@@ -8,9 +8,10 @@ use crate::driver::{Driver, Endpoint, Rows};
 use crate::error::Failure;
 use crate::session::literal;
 
-use super::capacity::{Database, Demand, Limits, OpenSessions, Role, Server, ServerLimits};
+use super::capacity::{
+    Database, Demand, FullRole, Limits, OpenSessions, Role, Server, ServerLimits,
+};
 use super::pooler;
-use super::report::FullRole;
 use super::stated::{Login, demands};
 
 /// What to ask a server for.

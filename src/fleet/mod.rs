@@ -12,27 +12,32 @@
 
 mod capacity;
 pub(crate) mod check;
+mod constraint;
 pub(crate) mod lease;
 mod pooler;
 mod report;
 pub(crate) mod seats;
 mod shrink;
 mod stated;
+mod sum;
 mod text;
 mod wall;
+mod warning;
 
 #[cfg(test)]
 mod tests;
 
 pub use capacity::{
-    Criticality, Database, Demand, DemandKind, ExternalDemand, Fleet, Limits, OpenSessions, Role,
-    Server, ServerLimits, Share, SharedBudget, assess,
+    Criticality, Database, Demand, DemandKind, ExternalDemand, Fleet, FullRole, Limits,
+    OpenSessions, Role, Server, ServerLimits, Share, SharedBudget,
+};
+pub use constraint::{
+    BudgetPart, Constraint, Part, PartitionShare, Scope, SmallestLimit, Term, Verdict,
 };
 pub use pooler::{PoolSize, PoolerLimits};
-pub use report::{
-    BudgetPart, Constraint, FleetReport, FullRole, Part, PartitionShare, PartitionSize, RoleGrant,
-    Scope, ServerReport, ServerState, SmallestLimit, Term, Verdict, Warning,
-};
+pub use report::{FleetReport, PartitionSize, RoleGrant, ServerReport, ServerState};
 pub use seats::{SEATS_TABLE, SeatHolder};
 pub use stated::{Login, StatedLimits, assess_stated};
+pub use sum::assess;
 pub use wall::{NoWall, Wall, WallRole};
+pub use warning::Warning;

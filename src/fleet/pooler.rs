@@ -14,7 +14,7 @@
 use crate::config::PoolerSettings;
 
 use super::capacity::{Limits, Server};
-use super::report::{Scope, Term};
+use super::constraint::{Scope, Term};
 
 /// How the pooler behind these hosts is called, apart from the server that may be there as well.
 pub(super) fn label(hosts: &str) -> String {

@@ -24,7 +24,8 @@
 use std::cmp::{Ordering, Reverse};
 
 use super::capacity::Criticality;
-use super::report::{Constraint, Part, PartitionShare, PartitionSize};
+use super::constraint::{Constraint, Part, PartitionShare};
+use super::report::PartitionSize;
 use crate::config::HandOver;
 
 /// One connection, and the share that is a whole mark, in fixed point: so fine that partitions of any

@@ -4,10 +4,10 @@ use crate::config::{BudgetSettings, ExternalSettings, PartitionSettings, Setting
 
 use super::capacity::{
     Database, Demand, ExternalDemand, Fleet, Limits, Role, Server, ServerLimits, SharedBudget,
-    assess,
 };
 use super::pooler;
 use super::report::FleetReport;
+use super::sum::assess;
 
 /// How a partition logs in, without any secret.
 ///

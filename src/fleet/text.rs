@@ -4,10 +4,10 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::report::{
-    Constraint, FleetReport, FullRole, Part, PartitionShare, PartitionSize, Scope, ServerReport,
-    ServerState, SmallestLimit, Term, Verdict, Warning,
-};
+use super::capacity::FullRole;
+use super::constraint::{Constraint, Part, PartitionShare, Scope, SmallestLimit, Term, Verdict};
+use super::report::{FleetReport, PartitionSize, ServerReport, ServerState};
+use super::warning::Warning;
 
 /// Columns of a line.
 const WIDTH: usize = 100;

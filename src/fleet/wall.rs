@@ -10,7 +10,7 @@ use crate::config::{PartitionSettings, Settings};
 use crate::session::{CLIENT_CHECK_INTERVAL, NEWEST, SERVER_KEEPALIVE, ServerLimit, limits};
 
 use super::capacity::ServerLimits;
-use super::report::{Constraint, Part, Scope};
+use super::constraint::{Constraint, Part, Scope};
 use super::stated::{Login, StatedLimits, assess_stated, of_seats};
 
 /// What Postgres keeps of the name of a role, in bytes.
