@@ -263,7 +263,7 @@ impl ServerReport {
 /// let mut server = Server::new("db:5432/shop", Limits::Known(ServerLimits::new(170_004, 100)));
 /// server.demands.push(Demand::partition("transactional", 20, "app", "shop"));
 /// let report = assess(&Fleet::new(4, 0), &[server]);
-/// assert!(matches!(report.servers()[0].state, ServerState::Read { version_num: 170_004, .. }));
+/// assert!(matches!(report.servers()[0].state, ServerState::Read { version_num: Some(170_004), .. }));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]

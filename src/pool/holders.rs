@@ -96,7 +96,8 @@ pub(super) async fn holders_with_statements<D: Driver>(
         let asked = Instant::now();
         let answer = match before.is_empty() {
             true => Ok(Statements::new()),
-            false => ask(cores, core, &before, by, deadline).await,
+            // Nested in the futures of callers, what it awaits is too deep a type for the compiler.
+            false => Box::pin(ask(cores, core, &before, by, deadline)).await,
         };
         let mut held = core.holders();
         let not_asked = match answer {
@@ -133,7 +134,7 @@ async fn ask<D: Driver>(
 ) -> Result<Statements, NotAsked> {
     let limit = deadline.left();
     // The acquire has the deadline for a limit of its own: what it could not get in time is told with its phase.
-    let mut connection = spare(cores, of, by, deadline).await?;
+    let mut connection = Box::pin(spare(cores, of, by, deadline)).await?;
     let (driver, session) = connection.driver_parts();
     let question = question(of, held);
     match timeout_at(deadline.instant(), driver.query(session, &question)).await {

@@ -286,7 +286,7 @@ impl<D: Driver> PartitionedPool<D> {
     /// Dropping the future gives the connection back, as any other.
     ///
     /// # Examples
-    /// ```
+    /// ```standalone_crate
     /// # use std::time::Duration;
     /// # use partitioned_pool::{PartitionedPool, TokioPostgres};
     /// /// For an endpoint that only operators can reach.
